@@ -1,0 +1,26 @@
+package deps
+
+import (
+	_ "github.com/elastic/go-seccomp-bpf"
+	_ "github.com/google/nftables"
+	_ "github.com/google/nftables/expr"
+	_ "github.com/google/nftables/userdata"
+	_ "github.com/google/nftables/binaryutil"
+	_ "github.com/hashicorp/yamux"
+	_ "github.com/klauspost/compress/zstd"
+	_ "github.com/klauspost/compress/gzip"
+	_ "github.com/miekg/dns"
+	_ "github.com/moby/profiles/seccomp"
+	_ "github.com/pressly/goose/v3"
+	_ "github.com/spf13/cobra"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netns"
+	_ "go.yaml.in/yaml/v3"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/term"
+	_ "modernc.org/sqlite"
+	_ "github.com/getkin/kin-openapi/openapi3"
+	_ "github.com/getkin/kin-openapi/openapi3filter"
+	_ "github.com/getkin/kin-openapi/routers/gorillamux"
+)

@@ -1,0 +1,151 @@
+package dayfly
+
+import (
+	"maps"
+	"time"
+)
+
+// Status is what was last seen of a sandbox: provisioning → running ⇄ paused → deleting → deleted, and failed.
+type Status string
+
+// The statuses. Deleted and failed are terminal.
+const (
+	StatusProvisioning Status = "provisioning"
+	StatusRunning      Status = "running"
+	StatusPaused       Status = "paused"
+	StatusDeleting     Status = "deleting"
+	StatusDeleted      Status = "deleted"
+	StatusFailed       Status = "failed"
+)
+
+// Ended tells whether a sandbox of this status is gone for good.
+func (s Status) Ended() bool { return s == StatusDeleted || s == StatusFailed }
+
+// Valid tells whether s is one of the statuses.
+func (s Status) Valid() bool { _, ok := moves[s]; return ok }
+
+// moves lists, for each status, where a sandbox may go from there.
+var moves = map[Status][]Status{
+	StatusProvisioning: {StatusRunning, StatusDeleting, StatusDeleted, StatusFailed},
+	StatusRunning:      {StatusPaused, StatusDeleting, StatusDeleted, StatusFailed},
+	StatusPaused:       {StatusRunning, StatusDeleting, StatusDeleted, StatusFailed},
+	StatusDeleting:     {StatusDeleted, StatusFailed},
+	StatusDeleted:      nil,
+	StatusFailed:       nil,
+}
+
+// CanMove tells whether a sandbox may go from one status to another. Staying is not a move.
+func CanMove(from, to Status) bool {
+	for _, s := range moves[from] {
+		if s == to {
+			return true
+		}
+	}
+	return false
+}
+
+// EndReason tells why a sandbox ended.
+type EndReason string
+
+// The end reasons.
+const (
+	EndRequested     EndReason = "requested"
+	EndLeaseExpired  EndReason = "lease_expired"
+	EndStartupFailed EndReason = "startup_failed"
+	EndOOM           EndReason = "oom"
+	EndCrashed       EndReason = "crashed"
+	EndHostLost      EndReason = "host_lost"
+	EndReconciled    EndReason = "reconciled"
+	EndShutdown      EndReason = "shutdown"
+)
+
+// Status gives the terminal status that a sandbox with this end reason has.
+func (r EndReason) Status() Status {
+	if r == EndStartupFailed || r == EndCrashed {
+		return StatusFailed
+	}
+	return StatusDeleted
+}
+
+// Isolation names a driver, or leaves the choice to the node.
+type Isolation string
+
+// The isolations. IsolationFake exists in tests only: it isolates nothing.
+const (
+	IsolationAuto  Isolation = "auto"
+	IsolationLinux Isolation = "linux"
+	IsolationFake  Isolation = "fake"
+)
+
+// Limits are what a sandbox may use at most. They are enforced by the host; they are not reservations.
+type Limits struct {
+	VCPU        int   // whole virtual CPUs
+	MemoryBytes int64 // resident memory of all its processes; there is no swap
+	DiskBytes   int64 // what it may write to its root file system
+	PIDs        int   // processes and threads at once; 0 means PIDsDefault
+}
+
+// PIDsDefault is the process limit of a sandbox unless the operator sets another.
+const PIDsDefault = 2048
+
+// Network says what a sandbox may reach.
+type Network struct {
+	Internet bool // false closes all but loopback
+}
+
+// SandboxSpec is what an account asked for, with every default filled in. It never changes after creation.
+type SandboxSpec struct {
+	Size      string // the named size that filled the limits, or "custom"
+	Limits    Limits
+	Image     string // name of the image
+	Isolation Isolation
+	Timeout   time.Duration // of the first lease
+	Network   Network
+	Env       map[string]string // write-only: values are shown in no answer and stored in no database
+}
+
+// Sandbox is the record of one machine.
+type Sandbox struct {
+	ID      string
+	Account string
+	Rev     int64 // grows with each stored change; writes compare it
+	Name    string
+	Labels  map[string]string
+	Spec    SandboxSpec
+	Node    string
+	Driver  Isolation // what it got; empty until it runs
+
+	Wanted   Status // StatusRunning or StatusDeleted: what the account wants
+	Status   Status // what was last seen
+	Lease    Lease
+	Times    SandboxTimes
+	End      EndReason // empty until it ended or is ending
+	EnvNames []string  // sorted
+}
+
+// SandboxTimes are wall-clock stamps for people and bills. Zero means not yet.
+type SandboxTimes struct {
+	CreatedAt time.Time
+	ReadyAt   time.Time
+	EndedAt   time.Time
+}
+
+// Clone returns a deep copy, so that a caller may change it freely.
+func (s Sandbox) Clone() Sandbox {
+	s.Labels = maps.Clone(s.Labels)
+	s.Spec.Env = maps.Clone(s.Spec.Env)
+	s.EnvNames = append([]string(nil), s.EnvNames...)
+	return s
+}
+
+// Billed is the billable life of the sandbox at now: from ready to ended, wall clock, to the second, provisioning free.
+func (s Sandbox) Billed(now time.Time) time.Duration {
+	if s.Times.ReadyAt.IsZero() {
+		return 0
+	}
+	end := now
+	if !s.Times.EndedAt.IsZero() {
+		end = s.Times.EndedAt
+	}
+	return max(0, end.Sub(s.Times.ReadyAt)).Truncate(time.Second)
+}
