@@ -1,0 +1,110 @@
+package control
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"dayfly.dev/dayfly"
+)
+
+// Keys look like dfk_ and 40 characters of [a-z0-9].
+const (
+	secretPrefix = "dfk_"
+	hintLength   = 4
+)
+
+// FirstAccount is the name of the account that the first start of a server makes.
+const FirstAccount = "admin"
+
+var errUnauthorized = dayfly.Errorf(dayfly.CodeUnauthorized, "this API key is not valid").
+	WithHint("send `Authorization: Bearer dfk_…`; the first key is in the file admin.key of the server's data directory")
+
+// Authenticate finds who a secret belongs to. CodeUnauthorized: nobody.
+func (p *Plane) Authenticate(ctx context.Context, secret string) (Principal, error) {
+	if !strings.HasPrefix(secret, secretPrefix) {
+		return Principal{}, errUnauthorized
+	}
+	key, acc, err := p.store.KeyByHash(ctx, hashSecret(secret))
+	if dayfly.ErrorCode(err) == dayfly.CodeUnauthorized {
+		return Principal{}, errUnauthorized
+	}
+	return Principal{Account: acc, Key: key}, err
+}
+
+// CreateKey makes a key for the principal's account, or, for an admin, for any account, which is made with its first key.
+func (p *Plane) CreateKey(ctx context.Context, who Principal, r NewKey) (IssuedKey, error) {
+	if err := mustAdmin(who, r.Account != "" && r.Account != who.Account.Name || r.Admin); err != nil {
+		return IssuedKey{}, err
+	}
+	name := r.Account
+	if name == "" {
+		name = who.Account.Name
+	}
+	return p.issueKey(ctx, name, r.Admin)
+}
+
+// IssueAdminKey makes an admin key of the first account, for the first start and for a lost key.
+func (p *Plane) IssueAdminKey(ctx context.Context) (IssuedKey, error) {
+	return p.issueKey(ctx, FirstAccount, true)
+}
+
+func (p *Plane) issueKey(ctx context.Context, account string, admin bool) (IssuedKey, error) {
+	now := p.Now().Wall.UTC()
+	secret := secretPrefix + dayfly.NewID("") + dayfly.NewID("")
+	key := dayfly.Key{
+		ID: dayfly.NewID(dayfly.PrefixKey), Name: account, Admin: admin,
+		Hash: hashSecret(secret), Hint: secret[len(secret)-hintLength:], CreatedAt: now,
+	}
+	maxLive := p.cfg.MaxLive
+	if account == FirstAccount {
+		maxLive = 0
+	}
+	acc, err := p.store.CreateKey(ctx, dayfly.Account{
+		ID: dayfly.NewID(dayfly.PrefixAccount), Name: account, MaxLive: maxLive, CreatedAt: now,
+	}, key)
+	if err != nil {
+		return IssuedKey{}, err
+	}
+	key.Account, key.Name = acc.ID, acc.Name
+	return IssuedKey{Key: key, Secret: secret}, nil
+}
+
+// Keys lists the account's keys; an admin sees all.
+func (p *Plane) Keys(ctx context.Context, who Principal) ([]dayfly.Key, error) {
+	return p.store.Keys(ctx, keyScope(who))
+}
+
+// RemoveKey removes one of the account's keys; an admin may remove any. CodeConflict: it is the last admin key.
+func (p *Plane) RemoveKey(ctx context.Context, who Principal, id string) error {
+	return p.store.RemoveKey(ctx, keyScope(who), id)
+}
+
+// Accounts lists all accounts, to an admin.
+func (p *Plane) Accounts(ctx context.Context, who Principal) ([]dayfly.Account, error) {
+	if err := mustAdmin(who, true); err != nil {
+		return nil, err
+	}
+	return p.store.Accounts(ctx)
+}
+
+func keyScope(who Principal) string {
+	if who.Key.Admin {
+		return ""
+	}
+	return who.Account.ID
+}
+
+func mustAdmin(who Principal, needed bool) error {
+	if needed && !who.Key.Admin {
+		return dayfly.Errorf(dayfly.CodeForbidden, "this needs an admin key").
+			WithHint("the first admin key is in the file admin.key of the server's data directory")
+	}
+	return nil
+}
+
+func hashSecret(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,104 @@
+package control
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// Node runs machines. Its truth about what runs wins over any record. All methods may be called in parallel.
+type Node interface {
+	// ID is the node's id.
+	ID() string
+	// Now reads the node's clocks.
+	Now() dayfly.Instant
+	// Isolation resolves what a request asked for to the driver that will run it. CodeInvalid: unknown or not usable here.
+	Isolation(asked dayfly.Isolation) (dayfly.Isolation, error)
+	// Admit tells whether a machine of these limits fits. CodeSizeUnavailable: it never will; CodeNoCapacity: not now;
+	// CodeUnavailable: the node takes no machines, for example while no warden lives.
+	Admit(ctx context.Context, limits dayfly.Limits, driver dayfly.Isolation) error
+	// Create makes sb's machine and returns when it accepts commands. Ending ctx undoes it. On an error nothing is left.
+	Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) error
+	// Renew gives the machine a later lease; when it returns nil every enforcer obeys the new one. CodeGone: the machine
+	// has ended; CodeUnavailable: it is not known who won, or no warden lives.
+	Renew(ctx context.Context, id string, lease dayfly.Lease) error
+	// Expire ends the machine if its lease file is really due: the reaper's half of the guarantee. ended is false, with the
+	// lease as the host knows it, when it is not due.
+	Expire(ctx context.Context, id string) (lease dayfly.Lease, ended bool, err error)
+	// Destroy ends the machine and removes its disk, network and files. It returns once no process of it lives and its disk
+	// is unlinked. Idempotent and legal for ids it never saw.
+	Destroy(ctx context.Context, id string) (Ending, error)
+	// Machine gives access to a machine that accepts commands. CodeGone: it ended.
+	Machine(ctx context.Context, id string) (Machine, error)
+	// Endings delivers each machine that ended without Destroy being called: expired, crashed.
+	Endings() <-chan Ending
+	// Recover takes hold of what survived a restart and removes what has no valid lease. known are the records.
+	Recover(ctx context.Context, known []dayfly.Sandbox) (Recovery, error)
+	// Problems lists what keeps the node from being ready, or nil.
+	Problems(ctx context.Context) []Problem
+	// Sweep removes leftovers of dead machines that live names do not own. It never touches a live machine.
+	Sweep(ctx context.Context, now dayfly.Instant) error
+}
+
+// Ending is how and when a machine ended, as the host saw it.
+type Ending struct {
+	ID     string
+	At     time.Time
+	Reason dayfly.EndReason
+}
+
+// Recovery is what a node found after a restart.
+type Recovery struct {
+	Running []dayfly.Sandbox // alive, with the record as its state file tells it and the lease as its lease file tells it
+	Ended   []Ending         // of the known ones: ended while nobody looked
+}
+
+// Problem is one reason for not being ready.
+type Problem struct {
+	Component string
+	Message   string
+}
+
+// Machine is a running sandbox's agent. Errors are user-readable; CodeGone when the machine ended meanwhile.
+// Ending ctx means that the client left: what becomes of its process is the process's OnDisconnect.
+type Machine interface {
+	Processes
+	Files
+}
+
+// Processes runs commands inside.
+type Processes interface {
+	// Run runs a command to its end; nil stdin is end of file at once.
+	Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error)
+	// Start starts a command and follows its output. keepStdin leaves standard input open for WriteStdin after stdin ended.
+	Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool) (dayfly.OutputStream, dayfly.Process, error)
+	// Output reads a process's output from offsets on; with follow until its end, else what is there now.
+	Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error)
+	// Result waits for a process's end. CodeGone: its record was dropped; CodeNotFound: never known.
+	Result(ctx context.Context, id string) (dayfly.Result, error)
+	Process(ctx context.Context, id string) (dayfly.Process, error)
+	Processes(ctx context.Context) ([]dayfly.Process, error)
+	// Signal sends a signal ("TERM", "KILL", …) to the process's group, or with tree to every descendant; a KILL of the tree
+	// returns once all are dead.
+	Signal(ctx context.Context, id, signal string, tree bool) error
+	// WriteStdin copies r to the process's standard input and closes it afterwards if closeAfter.
+	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
+}
+
+// Files reads and writes inside as the sandbox's user. Paths are relative to the home directory or absolute.
+type Files interface {
+	Stat(ctx context.Context, path string) (dayfly.FileInfo, error)
+	List(ctx context.Context, q dayfly.ListQuery) (entries []dayfly.FileInfo, next string, err error)
+	// Read streams a file; the reader must be closed.
+	Read(ctx context.Context, path string, r dayfly.FileRange) (dayfly.FileInfo, io.ReadCloser, error)
+	// Write replaces a file atomically with all of r; mode nil keeps an existing file's or gives 0644.
+	Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error)
+	Remove(ctx context.Context, path string, recursive bool) error
+	// ReadArchive streams a plain tar of a tree; the reader must be closed.
+	ReadArchive(ctx context.Context, path string) (io.ReadCloser, error)
+	// WriteArchive unpacks a tar (plain or gzip) into path.
+	WriteArchive(ctx context.Context, path string, r io.Reader) error
+}

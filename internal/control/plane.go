@@ -1,0 +1,150 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// Limits of the control plane's own waits and batches.
+const (
+	ProvisionTimeout = 60 * time.Second // from acceptance to ready, else startup_failed
+	DeleteWait       = 10 * time.Second // how long a delete waits for the machine to be gone before it answers "deleting"
+	teardownTimeout  = 2 * time.Minute  // one attempt to destroy; it is tried again after
+	casAttempts      = 20               // retries of a lost compare-and-swap
+	EndedKept        = 30 * 24 * time.Hour
+	sweepEvery       = 30 * time.Second
+	purgeBatch       = 1000
+)
+
+// Size is a named set of limits.
+type Size struct {
+	VCPU     int
+	MemoryMB int
+	DiskMB   int
+}
+
+// Config is what the operator decides. Zero values mean the defaults.
+type Config struct {
+	Sizes       map[string]Size // small, medium and large always exist
+	LeaseMax    time.Duration   // 0 means dayfly.LeaseCeiling
+	PIDs        int             // process limit; 0 means dayfly.PIDsDefault
+	Provision   time.Duration   // 0 means ProvisionTimeout
+	MaxLive     int             // quota of accounts made from now on; 0 means dayfly.QuotaDefault
+	ImageMaxRaw int64           // bytes of an import's input; 0 means no limit
+}
+
+// Images unpacks and removes root file systems. Records of them are the store's.
+type Images interface {
+	ImageImporter
+	// Remove deletes the unpacked files of an image. Removing what is not there succeeds.
+	Remove(ctx context.Context, id string) error
+}
+
+// Plane is the control plane: every use case of the API is one method. It is safe for concurrent use.
+type Plane struct {
+	store  dayfly.Store
+	node   Node
+	images Images
+	cfg    Config
+	log    *slog.Logger
+
+	life   context.Context // of background work: ends at Close, never with a request
+	stop   context.CancelCauseFunc
+	work   sync.WaitGroup
+	reaper *Reaper
+
+	mu       sync.Mutex
+	draining bool
+	launches map[string]*launch // creations under way, by sandbox id
+	endings  map[string]*ending // teardowns under way, by sandbox id
+	extends  map[string]*extendLock
+}
+
+// errClosed is the cause of the end of background work.
+var errClosed = errors.New("the control plane is closing")
+
+// New makes a plane. Call Start before use and Close after.
+func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Logger) *Plane {
+	life, stop := context.WithCancelCause(context.Background())
+	p := &Plane{
+		store: store, node: node, images: images, cfg: cfg.withDefaults(), log: log,
+		life: life, stop: stop,
+		launches: map[string]*launch{}, endings: map[string]*ending{}, extends: map[string]*extendLock{},
+	}
+	p.reaper = newReaper(p)
+	return p
+}
+
+// Now reads the node's clocks; answers compute what remains of a lease from it.
+func (p *Plane) Now() dayfly.Instant { return p.node.Now() }
+
+// Start recovers what survived a restart, then begins the background work. It returns once every record agrees with the
+// host.
+func (p *Plane) Start(ctx context.Context) error {
+	if err := p.recover(ctx); err != nil {
+		return err
+	}
+	for _, loop := range []func(context.Context){p.reaper.run, p.watchEndings, p.sweep} {
+		p.work.Go(func() { loop(p.life) })
+	}
+	return nil
+}
+
+// Drain refuses new sandboxes and execs from now on with CodeUnavailable. Machines go on.
+func (p *Plane) Drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = true
+}
+
+// Close ends background work and waits for it. Machines go on.
+func (p *Plane) Close() {
+	p.Drain()
+	p.stop(errClosed)
+	p.work.Wait()
+}
+
+func (p *Plane) isDraining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
+}
+
+func (c Config) withDefaults() Config {
+	sizes := map[string]Size{"small": {1, 1024, 8192}, "medium": {2, 4096, 16384}, "large": {4, 8192, 32768}}
+	for name, s := range c.Sizes {
+		sizes[name] = s
+	}
+	c.Sizes = sizes
+	if c.LeaseMax <= 0 || c.LeaseMax > dayfly.LeaseCeiling {
+		c.LeaseMax = dayfly.LeaseCeiling
+	}
+	if c.PIDs <= 0 {
+		c.PIDs = dayfly.PIDsDefault
+	}
+	if c.Provision <= 0 {
+		c.Provision = ProvisionTimeout
+	}
+	if c.MaxLive <= 0 {
+		c.MaxLive = dayfly.QuotaDefault
+	}
+	return c
+}
+
+// Ready lists what keeps the plane from taking work, or nil.
+func (p *Plane) Ready(ctx context.Context) []Problem {
+	var found []Problem
+	if p.isDraining() {
+		found = append(found, Problem{"server", "the server is shutting down"})
+	}
+	if err := p.store.Ping(ctx); err != nil {
+		p.log.Error("database does not answer", "error", err)
+		found = append(found, Problem{"database", "the database does not answer"})
+	}
+	return append(found, p.node.Problems(ctx)...)
+}

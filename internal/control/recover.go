@@ -1,0 +1,89 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// recover makes records and host agree after a start of the server. The host's truth wins: what runs with a valid lease
+// is kept or adopted, what does not run is closed with the time the host saw.
+func (p *Plane) recover(ctx context.Context) error {
+	known, err := p.store.LiveSandboxes(ctx)
+	if err != nil {
+		return fmt.Errorf("read live sandboxes: %w", err)
+	}
+	found, err := p.node.Recover(ctx, known)
+	if err != nil {
+		return fmt.Errorf("recover the node: %w", err)
+	}
+	for _, sb := range found.Running {
+		if err := p.adopt(ctx, sb); err != nil {
+			return err
+		}
+	}
+	for _, ended := range found.Ended {
+		p.closeRecord(ended)
+	}
+	p.log.Info("recovered", "running", len(found.Running), "ended", len(found.Ended))
+	return nil
+}
+
+// adopt takes a running machine's record from the store, or rebuilds it from the host's.
+func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
+	stored, err := p.store.AdoptSandbox(ctx, sb)
+	if err != nil {
+		return fmt.Errorf("adopt %s: %w", sb.ID, err)
+	}
+	if stored.Status == dayfly.StatusDeleting || stored.Status.Ended() {
+		p.teardown(sb.ID) // its end was asked for before the restart
+		return nil
+	}
+	moved, err := p.move(sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {
+		if rec.Status == dayfly.StatusRunning && rec.Lease == sb.Lease {
+			return false
+		}
+		if rec.Status == dayfly.StatusProvisioning {
+			rec.Status, rec.Times.ReadyAt = dayfly.StatusRunning, now.Wall.UTC()
+		}
+		rec.Lease, rec.Driver = sb.Lease, sb.Driver
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("record %s as running: %w", sb.ID, err)
+	}
+	p.reaper.due(moved.Lease)
+	return nil
+}
+
+// sweep has the node remove leftovers and the store forget what is old, until ctx ends.
+func (p *Plane) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		if err := p.Sweep(ctx, p.Now()); err != nil && ctx.Err() == nil {
+			p.log.Error("sweep", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Sweep is one bounded pass: leftovers of dead machines, ended records past EndedKept, idempotency keys past their time.
+func (p *Plane) Sweep(ctx context.Context, now dayfly.Instant) error {
+	if err := p.node.Sweep(ctx, now); err != nil {
+		return err
+	}
+	if _, err := p.store.PurgeSandboxes(ctx, now.Wall.Add(-EndedKept), purgeBatch); err != nil {
+		return fmt.Errorf("purge sandboxes: %w", err)
+	}
+	if _, err := p.store.PurgeRequests(ctx, now.Wall.Add(-dayfly.RequestKept), purgeBatch); err != nil {
+		return fmt.Errorf("purge requests: %w", err)
+	}
+	return nil
+}
