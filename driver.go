@@ -56,6 +56,8 @@ type InstanceSpec struct {
 	// at /run/dayfly (it holds the file "grant"); the driver keeps its sockets beside it.
 	RunDir string
 	User   User // whom commands run as by default
+	// Workdir is where commands run unless they say otherwise; empty means the user's home.
+	Workdir string
 	// Env is set for every process inside, beside what the agent sets by itself (HOME, USER, PATH, LANG).
 	Env map[string]string
 	// Files are put into the root file system before the first process runs, path → content, mode 0644, owner root:

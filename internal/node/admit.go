@@ -1,0 +1,110 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// Admission: memory and disk of a sandbox are limits, not reservations, so what must be there is room to start and idle.
+const (
+	admitReserveBytes = 1 << 30   // of MemAvailable that stays untouched
+	admitDiskFree     = 256 << 20 // of the pool
+	admitIdleFactor   = 2         // times the driver's measured idle cost
+	admitRetry        = 5 * time.Second
+)
+
+// Admit implements control.Node.
+func (m *Manager) Admit(ctx context.Context, limits dayfly.Limits, driver dayfly.Isolation) error {
+	if err := m.opt.Leases.Alive(); err != nil {
+		return err
+	}
+	total, available, err := memory()
+	if err != nil {
+		return err
+	}
+	poolTotal, poolFree, err := m.opt.Pool.Usage(ctx)
+	if err != nil {
+		return fmt.Errorf("read pool usage: %w", err)
+	}
+	if err := fitsEver(limits, total, poolTotal); err != nil {
+		return err
+	}
+	need := admitIdleFactor * m.probes[driver].IdleBytes * int64(m.starting()+1)
+	if available-admitReserveBytes < need {
+		return noCapacity("memory", need+admitReserveBytes, available)
+	}
+	if poolFree < admitDiskFree {
+		return noCapacity("disk", admitDiskFree, poolFree)
+	}
+	return nil
+}
+
+// fitsEver tells whether this host could hold a machine of these limits if it were empty.
+func fitsEver(l dayfly.Limits, memoryBytes, poolBytes int64) error {
+	for _, want := range []struct {
+		what        string
+		asked, have int64
+	}{
+		{"vcpu", int64(l.VCPU), int64(runtime.NumCPU())},
+		{"memory_mb", l.MemoryBytes >> 20, memoryBytes >> 20},
+		{"disk_mb", l.DiskBytes >> 20, poolBytes >> 20},
+	} {
+		if want.asked > want.have {
+			return dayfly.Errorf(dayfly.CodeSizeUnavailable, "no node can ever hold a sandbox with %s %d; the largest has %d",
+				want.what, want.asked, want.have).
+				WithHint("ask for less").WithDetail(want.what, map[string]int64{"asked": want.asked, "max": want.have})
+		}
+	}
+	return nil
+}
+
+func noCapacity(what string, need, have int64) error {
+	return dayfly.Errorf(dayfly.CodeNoCapacity, "there is not enough %s for another sandbox: %d MiB are needed, %d MiB are free",
+		what, need>>20, have>>20).
+		WithHint("delete sandboxes, or wait until leases end").WithRetryAfter(admitRetry).
+		WithDetail("missing", what)
+}
+
+// starting counts creates under way: their memory does not show in MemAvailable yet.
+func (m *Manager) starting() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for id := range m.busy {
+		if m.boxes[id] == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// memory reads MemTotal and MemAvailable in bytes.
+func memory() (total, available int64, err error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, 0, fmt.Errorf("read memory: %w", err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan() && (total == 0 || available == 0); {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+		switch name {
+		case "MemTotal":
+			total = kib << 10
+		case "MemAvailable":
+			available = kib << 10
+		}
+	}
+	if total == 0 || available == 0 {
+		return 0, 0, fmt.Errorf("read memory: /proc/meminfo tells neither total nor available")
+	}
+	return total, available, nil
+}

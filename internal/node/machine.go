@@ -1,0 +1,265 @@
+package node
+
+import (
+	"context"
+	"io"
+	"io/fs"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
+)
+
+// Machine implements control.Node.
+func (m *Manager) Machine(ctx context.Context, id string) (control.Machine, error) {
+	b := m.box(id)
+	if b == nil {
+		return nil, gone(id)
+	}
+	return b, nil
+}
+
+// Run implements control.Machine.
+func (b *Box) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.Result{}, err
+	}
+	kills := b.oomKills(ctx)
+	b.attach(spec.ID, spec.OnDisconnect)
+	res, err := agent.Run(ctx, spec, stdin)
+	b.detach(spec.ID, err == nil)
+	if err != nil {
+		return res, b.explain(err)
+	}
+	b.markOOM(&res.Exit, kills)
+	return res, nil
+}
+
+// Start implements control.Machine.
+func (b *Box) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool) (dayfly.OutputStream, dayfly.Process, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return nil, dayfly.Process{}, err
+	}
+	kills := b.oomKills(ctx)
+	b.attach(spec.ID, spec.OnDisconnect)
+	s, proc, err := agent.Start(ctx, spec, stdin, keepStdin)
+	if err != nil {
+		b.detach(spec.ID, true /* finished: never ran */)
+		return nil, proc, b.explain(err)
+	}
+	return &following{OutputStream: s, box: b, id: spec.ID, kills: kills}, proc, nil
+}
+
+// Output implements control.Machine.
+func (b *Box) Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := agent.Process(ctx, id)
+	if err != nil {
+		return nil, b.explain(err)
+	}
+	kills := b.oomKills(ctx)
+	s, err := agent.Output(ctx, id, from, follow)
+	if err != nil {
+		return nil, b.explain(err)
+	}
+	if follow && proc.Status == dayfly.ProcessRunning {
+		b.attach(id, proc.OnDisconnect)
+		return &following{OutputStream: s, box: b, id: id, kills: kills}, nil
+	}
+	return s, nil
+}
+
+// Result implements control.Machine.
+func (b *Box) Result(ctx context.Context, id string) (dayfly.Result, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.Result{}, err
+	}
+	proc, err := agent.Process(ctx, id)
+	if err != nil {
+		return dayfly.Result{}, b.explain(err)
+	}
+	running := proc.Status == dayfly.ProcessRunning
+	kills := b.oomKills(ctx)
+	if running {
+		b.attach(id, proc.OnDisconnect)
+	}
+	res, err := agent.Result(ctx, id)
+	if running {
+		b.detach(id, err == nil)
+	}
+	if err != nil {
+		return res, b.explain(err)
+	}
+	b.markOOM(&res.Exit, kills)
+	return res, nil
+}
+
+// following is a followed process: closing it before the end was seen means that the client left.
+type following struct {
+	dayfly.OutputStream
+	box    *Box
+	id     string
+	kills  int64
+	ended  bool
+	closed bool
+}
+
+func (f *following) Next() (dayfly.Output, error) {
+	out, err := f.OutputStream.Next()
+	if err != nil {
+		if err != io.EOF {
+			err = f.box.explain(err)
+		}
+		return out, err
+	}
+	if out.Kind == dayfly.OutputExit {
+		f.ended = true
+		f.box.markOOM(out.Exit, f.kills)
+	}
+	return out, nil
+}
+
+func (f *following) Close() error {
+	if !f.closed {
+		f.closed = true
+		f.box.detach(f.id, f.ended)
+	}
+	return f.OutputStream.Close()
+}
+
+// oomKills reads how many processes of the machine were killed for lack of memory so far; -1 when it cannot be read.
+func (b *Box) oomKills(ctx context.Context) int64 {
+	if fast, ok := b.inst.(interface{ OOMKills() (int64, error) }); ok {
+		if n, err := fast.OOMKills(); err == nil {
+			return n
+		}
+		return -1
+	}
+	u, err := b.inst.Usage(ctx)
+	if err != nil {
+		return -1
+	}
+	return u.OOMKills
+}
+
+// killedCode is the exit code of a shell whose command died of SIGKILL.
+const killedCode = 128 + 9
+
+// markOOM notes that a command that died of SIGKILL did so while the kernel was killing for lack of memory.
+func (b *Box) markOOM(e *dayfly.Exit, before int64) {
+	if e.TimedOut || before < 0 || (e.Signal != "KILL" && e.Code != killedCode) {
+		return
+	}
+	e.OOMKilled = b.oomKills(context.Background()) > before
+}
+
+// Process implements control.Machine.
+func (b *Box) Process(ctx context.Context, id string) (dayfly.Process, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.Process{}, err
+	}
+	proc, err := agent.Process(ctx, id)
+	return proc, b.explain(err)
+}
+
+// Processes implements control.Machine.
+func (b *Box) Processes(ctx context.Context) ([]dayfly.Process, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	procs, err := agent.Processes(ctx)
+	return procs, b.explain(err)
+}
+
+// Signal implements control.Machine.
+func (b *Box) Signal(ctx context.Context, id, signal string, tree bool) error {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return err
+	}
+	return b.explain(agent.Signal(ctx, id, signal, tree))
+}
+
+// WriteStdin implements control.Machine.
+func (b *Box) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return err
+	}
+	return b.explain(agent.WriteStdin(ctx, id, r, closeAfter))
+}
+
+// Stat implements control.Machine.
+func (b *Box) Stat(ctx context.Context, path string) (dayfly.FileInfo, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.FileInfo{}, err
+	}
+	info, err := agent.Stat(ctx, path)
+	return info, b.explain(err)
+}
+
+// List implements control.Machine.
+func (b *Box) List(ctx context.Context, q dayfly.ListQuery) ([]dayfly.FileInfo, string, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	entries, next, err := agent.List(ctx, q)
+	return entries, next, b.explain(err)
+}
+
+// Read implements control.Machine.
+func (b *Box) Read(ctx context.Context, path string, r dayfly.FileRange) (dayfly.FileInfo, io.ReadCloser, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.FileInfo{}, nil, err
+	}
+	info, body, err := agent.Read(ctx, path, r)
+	return info, body, b.explain(err)
+}
+
+// Write implements control.Machine.
+func (b *Box) Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.FileInfo{}, err
+	}
+	info, err := agent.Write(ctx, path, mode, r)
+	return info, b.explain(err)
+}
+
+// Remove implements control.Machine.
+func (b *Box) Remove(ctx context.Context, path string, recursive bool) error {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return err
+	}
+	return b.explain(agent.Remove(ctx, path, recursive))
+}
+
+// ReadArchive implements control.Machine.
+func (b *Box) ReadArchive(ctx context.Context, path string) (io.ReadCloser, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body, err := agent.ReadArchive(ctx, path)
+	return body, b.explain(err)
+}
+
+// WriteArchive implements control.Machine.
+func (b *Box) WriteArchive(ctx context.Context, path string, r io.Reader) error {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return err
+	}
+	return b.explain(agent.WriteArchive(ctx, path, r))
+}

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/clock"
+	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/reserve"
+)
+
+// endingsMax is how many endings wait for the control plane before boxes hold theirs back.
+const endingsMax = 4096
+
+// Options is what a Manager needs. All fields are required unless they say otherwise.
+type Options struct {
+	NodeID       string
+	Installation string
+	DataDir      string // holds state files
+	RunDir       string // directory on a tmpfs for sockets and grants, mode 0711
+	Drivers      []dayfly.Driver
+	Pool         dayfly.Pool
+	Network      Network
+	Leases       Leases
+	Slots        *reserve.Slots
+	UIDBase      uint32 // of slot 0
+	ImageDir     func(id string) string
+	Clock        clock.Clock
+	Log          *slog.Logger
+}
+
+// Manager runs the machines of one host. It implements control.Node.
+type Manager struct {
+	opt     Options
+	drivers map[dayfly.Isolation]dayfly.Driver
+	auto    dayfly.Isolation // what isolation auto means here; empty when no driver works
+	probes  map[dayfly.Isolation]dayfly.Capability
+	endings chan control.Ending
+	life    context.Context
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	mu    sync.Mutex
+	boxes map[string]*Box
+	busy  map[string]int // ids that a create or destroy works on: not swept
+}
+
+// New probes the drivers and makes a manager. The first driver that works is what isolation auto means.
+func New(ctx context.Context, opt Options) *Manager {
+	life, stop := context.WithCancel(context.Background())
+	m := &Manager{
+		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]dayfly.Capability{},
+		endings: make(chan control.Ending, endingsMax), life: life, stop: stop,
+		boxes: map[string]*Box{}, busy: map[string]int{},
+	}
+	for _, d := range opt.Drivers {
+		m.drivers[d.Name()] = d
+		c := d.Probe(ctx)
+		m.probes[d.Name()] = c
+		if c.Works && m.auto == "" {
+			m.auto = d.Name()
+		}
+		if !c.Works {
+			opt.Log.Warn("driver does not work here", "driver", d.Name(), "reasons", c.Reasons)
+		}
+	}
+	return m
+}
+
+// Close lets go of the machines, which go on, and waits for background work.
+func (m *Manager) Close() {
+	m.stop()
+	m.mu.Lock()
+	boxes := make([]*Box, 0, len(m.boxes))
+	for _, b := range m.boxes {
+		boxes = append(boxes, b)
+	}
+	m.mu.Unlock()
+	for _, b := range boxes {
+		b.release()
+	}
+	m.work.Wait()
+}
+
+// ID implements control.Node.
+func (m *Manager) ID() string { return m.opt.NodeID }
+
+// Now implements control.Node.
+func (m *Manager) Now() dayfly.Instant { return m.opt.Clock.Now() }
+
+// Endings implements control.Node.
+func (m *Manager) Endings() <-chan control.Ending { return m.endings }
+
+// Isolation implements control.Node.
+func (m *Manager) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
+	if asked == dayfly.IsolationAuto {
+		if m.auto == "" {
+			return "", dayfly.Errorf(dayfly.CodeUnavailable, "no isolation driver works on this host").
+				WithHint("`dayfly doctor` says what is missing")
+		}
+		return m.auto, nil
+	}
+	c, known := m.probes[asked]
+	if !known {
+		return "", dayfly.Errorf(dayfly.CodeInvalid, "there is no isolation %q", asked).
+			WithHint("leave it out, or ask for auto")
+	}
+	if !c.Works {
+		return "", dayfly.Errorf(dayfly.CodeInvalid, "isolation %q does not work on this host", asked).
+			WithHint("`dayfly doctor` says what is missing").WithDetail("reasons", c.Reasons)
+	}
+	return asked, nil
+}
+
+// Problems implements control.Node.
+func (m *Manager) Problems(ctx context.Context) []control.Problem {
+	var found []control.Problem
+	if m.auto == "" {
+		found = append(found, control.Problem{Component: "driver", Message: "no isolation driver works on this host"})
+	}
+	if err := m.opt.Leases.Alive(); err != nil {
+		found = append(found, control.Problem{Component: "warden", Message: dayfly.AsError(err).Message})
+	}
+	if _, _, err := m.opt.Pool.Usage(ctx); err != nil {
+		m.opt.Log.Error("disk pool", "error", err)
+		found = append(found, control.Problem{Component: "pool", Message: "the disk pool cannot be read"})
+	}
+	return found
+}
+
+// hold marks id as worked on until the returned function is called, so that no sweep takes its objects for leftovers.
+func (m *Manager) hold(id string) (letGo func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy[id]++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.busy[id]--; m.busy[id] == 0 {
+			delete(m.busy, id)
+		}
+	}
+}
+
+// owned tells whether a live machine or work under way owns the objects of id.
+func (m *Manager) owned(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boxes[id] != nil || m.busy[id] > 0
+}
+
+func (m *Manager) box(id string) *Box {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boxes[id]
+}
+
+func (m *Manager) setBox(b *Box) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.boxes[b.id] = b
+}
+
+func (m *Manager) dropBox(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.boxes, id)
+}
+
+func (m *Manager) runDir(id string) string { return filepath.Join(m.opt.RunDir, id) }
+
+// gone is the error of a call into a machine that has ended. The detail lets the control plane add how.
+func gone(id string) *dayfly.Error {
+	return dayfly.Errorf(dayfly.CodeGone, "sandbox %s has ended", id).WithDetail("sandbox", id)
+}
