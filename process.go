@@ -30,7 +30,9 @@ type ProcessSpec struct {
 	Env     map[string]string
 	Timeout time.Duration // 0 means ExecTimeoutDefault
 	// Follow: output is slowed to the pace of its attached reader instead of dropping the middle of it.
-	Follow       bool
+	Follow bool
+	// OpenStdin: stdin stays open after the given input ended, until a later write closes it.
+	OpenStdin    bool
 	OnDisconnect OnDisconnect // empty means DisconnectGrace
 	CaptureBytes int          // of each stream; 0 means CaptureDefaultBytes
 }
