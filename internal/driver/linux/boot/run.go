@@ -1,0 +1,136 @@
+package boot
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+)
+
+// Machine is a booted machine, seen from its PID 1. The caller owns its descriptors.
+type Machine struct {
+	ID      string
+	User    dayfly.User
+	Env     map[string]string
+	Granted time.Duration
+	Limits  dayfly.Limits
+	// Listener accepts connections from the node.
+	Listener net.Listener
+	// Cgroup is the machine's own cgroup directory, of a mount that nothing inside can see. Groups may be made below it.
+	Cgroup *os.File
+
+	channel *os.File
+}
+
+// boot is one run.
+type boot struct {
+	cfg    Config
+	fds    [fdCount]int
+	mounts pseudo
+	cgroup int
+	// emptyUsed tells that mounts.empty is attached already.
+	emptyUsed bool
+}
+
+// step is one thing to do. Its name is reported when it fails.
+type step struct {
+	name string
+	do   func(*boot) error
+}
+
+// early steps need nothing from the driver: they run while it makes the root file system.
+var early = []step{
+	{"limit capabilities", (*boot).dropBounding},
+	{"enter own cgroup namespace", (*boot).unshareCgroup},
+	{"make mounts private", (*boot).privateMounts},
+	{"make file systems", (*boot).makePseudo},
+	{"open own cgroup", (*boot).openCgroup},
+	{"set up network", (*boot).setUpNetwork},
+}
+
+// late steps run once the Config is here, in this order.
+var late = []step{
+	{"write files", (*boot).writeFiles},
+	{"mount root", (*boot).mountRoot},
+	{"mount file systems", (*boot).mountPseudo},
+	{"mask paths", (*boot).maskPaths},
+	{"enter root", (*boot).enterRoot},
+	{"set hostname", (*boot).setHostname},
+	{"set limits", (*boot).setLimits},
+	{"close standard error", (*boot).closeStderr},
+	{"confine", (*boot).confine},
+}
+
+// Run boots the machine that this process is PID 1 of. It must be the first thing the process does. On an error the driver
+// has been told and the process should exit.
+func Run() (*Machine, error) {
+	runtime.LockOSThread() // mount work stays on one thread; namespaces and rights are changed on all
+	defer runtime.UnlockOSThread()
+	channel := os.NewFile(ChannelFD, "boot channel")
+	fail := func(step string, err error) error {
+		_ = answer(channel, reply{Step: step, Error: err.Error()})
+		return fmt.Errorf("boot: %s: %w", step, err)
+	}
+	var b boot
+	if err := unix.CloseRange(ChannelFD+1, ^uint(0), 0); err != nil {
+		return nil, fail("close descriptors", err)
+	}
+	unix.CloseOnExec(ChannelFD)
+	for _, s := range early {
+		if err := s.do(&b); err != nil {
+			return nil, fail(s.name, err)
+		}
+	}
+	var err error
+	if b.cfg, b.fds, err = receive(ChannelFD); err != nil {
+		return nil, fail("receive config", err)
+	}
+	for _, s := range late {
+		if err := s.do(&b); err != nil {
+			return nil, fail(s.name, err)
+		}
+	}
+	m, err := b.machine()
+	if err != nil {
+		return nil, fail("open listener", err)
+	}
+	m.channel = channel
+	return m, nil
+}
+
+// machine wraps what the agent needs.
+func (b *boot) machine() (*Machine, error) {
+	f := os.NewFile(uintptr(b.fds[fdListen]), "listener")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return &Machine{
+		ID:       b.cfg.ID,
+		User:     b.cfg.User,
+		Env:      b.cfg.Env,
+		Granted:  time.Duration(b.cfg.Granted),
+		Limits:   b.cfg.Limits,
+		Listener: l,
+		Cgroup:   os.NewFile(uintptr(b.cgroup), "cgroup"),
+	}, nil
+}
+
+// Ready tells the driver that the agent accepts connections. It is called once.
+func (m *Machine) Ready() error {
+	if err := answer(m.channel, reply{}); err != nil {
+		return fmt.Errorf("boot: tell that the machine is ready: %w", err)
+	}
+	return nil
+}
+
+// Fail tells the driver that the agent could not start. It is called instead of Ready.
+func (m *Machine) Fail(err error) {
+	_ = answer(m.channel, reply{Step: "start agent", Error: err.Error()})
+}

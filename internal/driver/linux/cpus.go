@@ -1,0 +1,85 @@
+package linux
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpus deals the host's CPUs out to machines that have fewer than the host, so that a program inside that asks how many
+// there are (nproc) gets its limit. It is a view, not a reservation: the time limit is the cgroup's.
+type cpus struct {
+	allowed []int // those this process may run on
+
+	mu   sync.Mutex
+	load map[int]int // CPU → machines on it
+}
+
+func newCPUs() (*cpus, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("read own CPUs: %w", err)
+	}
+	c := &cpus{load: map[int]int{}}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			c.allowed = append(c.allowed, cpu)
+		}
+	}
+	return c, nil
+}
+
+// take picks the n CPUs with the fewest machines. It gives none when the machine may use all.
+func (c *cpus) take(n int) []int {
+	if n <= 0 || n >= len(c.allowed) {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	order := slices.Clone(c.allowed)
+	slices.SortStableFunc(order, func(a, b int) int { return c.load[a] - c.load[b] })
+	picked := order[:n]
+	for _, cpu := range picked {
+		c.load[cpu]++
+	}
+	return picked
+}
+
+// hold counts CPUs that a recovered machine has already.
+func (c *cpus) hold(picked []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cpu := range picked {
+		c.load[cpu]++
+	}
+}
+
+// give counts them back.
+func (c *cpus) give(picked []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cpu := range picked {
+		c.load[cpu]--
+	}
+}
+
+// on runs f while the calling thread, which must be locked, runs only on picked; a process that f starts stays there.
+func (c *cpus) on(picked []int, f func() error) error {
+	if len(picked) == 0 {
+		return f()
+	}
+	var before, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("read own CPUs: %w", err)
+	}
+	for _, cpu := range picked {
+		set.Set(cpu)
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("set CPUs: %w", err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &before) }() // it was allowed a moment ago
+	return f()
+}

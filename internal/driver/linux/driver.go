@@ -1,0 +1,107 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/cleanup"
+)
+
+// Options configure a Driver.
+type Options struct {
+	// Installation is the id that every object on the host carries.
+	Installation string
+	// Agent is the path of the agent's binary; empty means the embedded one.
+	Agent string
+}
+
+// Driver implements dayfly.Driver.
+type Driver struct {
+	installation string
+	host         cgroup.Host
+	events       *cgroup.Events
+	agent        int // descriptor of the sealed agent
+	null         *os.File
+	seccomp      []byte
+	masked       []string
+	cpus         *cpus
+	ending       sync.WaitGroup // goroutines that see a machine to its end
+}
+
+// New prepares the driver. CodeUnavailable: this host or this binary cannot run it, Check says more. Close releases what it
+// holds; it ends no machine.
+func New(o Options) (*Driver, error) {
+	if !dayfly.ValidInstallation(o.Installation) {
+		return nil, fmt.Errorf("linux driver: %q is no installation id", o.Installation)
+	}
+	host, err := cgroup.Detect("/")
+	if err != nil {
+		return nil, err
+	}
+	binary, err := agentBinary(o.Agent)
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{installation: o.Installation, host: host, masked: maskedPaths()}
+	if d.seccomp, err = seccompProgram(); err != nil {
+		return nil, err
+	}
+	if d.cpus, err = newCPUs(); err != nil {
+		return nil, err
+	}
+	var undo cleanup.Stack
+	defer undo.Clean()
+	if d.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	undo.Add(func() { _ = d.null.Close() })
+	if d.agent, err = sealAgent(binary); err != nil {
+		return nil, err
+	}
+	undo.Add(func() { _ = unix.Close(d.agent) })
+	if d.events, err = cgroup.NewEvents(); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	return d, nil
+}
+
+// Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its
+// instances may be called afterwards.
+func (d *Driver) Close() error {
+	err := d.events.Close()
+	d.ending.Wait()
+	return errors.Join(err, d.null.Close(), unix.Close(d.agent))
+}
+
+// Name implements dayfly.Driver.
+func (d *Driver) Name() dayfly.Isolation { return dayfly.IsolationLinux }
+
+// List implements dayfly.Driver: the machines are the installation's cgroups.
+func (d *Driver) List(ctx context.Context) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return d.host.List(d.installation)
+}
+
+// Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
+func (d *Driver) Reclaim(ctx context.Context, id string) error {
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return err
+	}
+	return erase(ctx, group)
+}
+
+// erase kills what lives in a group and removes it. It does both and joins the errors.
+func erase(ctx context.Context, group *cgroup.Group) error {
+	return errors.Join(group.Kill(ctx), group.Remove())
+}

@@ -1,0 +1,267 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cleanup"
+)
+
+const (
+	devAttrs    = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+	runAttrs    = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
+	lowerMax    = 64 // layers of one root file system
+	devTmpfs    = "256k"
+	deviceMode  = 0o666
+	dirMode     = 0o755
+	errSpoilt   = spoilt("the thread's identity could not be put back")
+	fsconfigMax = 255 // bytes of one option's value
+)
+
+// spoilt is an error after which the thread must not run anything else.
+type spoilt string
+
+func (e spoilt) Error() string { return string(e) }
+
+// devices are the nodes of every machine's /dev: name, major, minor.
+var devices = []struct {
+	name         string
+	major, minor uint32
+}{
+	{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
+}
+
+var deviceLinks = []struct{ name, target string }{
+	{"ptmx", "pts/ptmx"}, {"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"},
+	{"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}, {"core", "/proc/kcore"},
+}
+
+var deviceDirs = []string{"pts", "shm", "mqueue"}
+
+// mounts are the detached mounts of one machine. They never enter the host's mount table; closing the last descriptor of
+// one undoes it.
+type mounts struct {
+	root, dev, run int
+}
+
+func (m mounts) close() {
+	for _, fd := range []int{m.root, m.dev, m.run} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// makeMounts makes the detached mounts of a machine whose user namespace is userns.
+func makeMounts(spec dayfly.InstanceSpec, userns int) (mounts, error) {
+	m := mounts{root: -1, dev: -1, run: -1}
+	undo := cleanup.Make(func() { m.close() })
+	defer undo.Clean()
+	done := make(chan error, 1)
+	go asOwner(spec.UIDBase, done, func() (err error) {
+		if m.root, err = overlay(spec.Root, userns); err != nil {
+			return fmt.Errorf("make root file system: %w", err)
+		}
+		if m.dev, err = deviceTree(); err != nil {
+			return fmt.Errorf("make devices: %w", err)
+		}
+		return nil
+	})
+	if err := <-done; err != nil {
+		return m, err
+	}
+	var err error
+	if m.run, err = clone(spec.RunDir + "/in"); err != nil {
+		return m, err
+	}
+	if err := unix.MountSetattr(m.run, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: runAttrs}); err != nil {
+		return m, fmt.Errorf("make %s/in read-only: %w", spec.RunDir, err)
+	}
+	undo.Release()
+	return m, nil
+}
+
+// asOwner runs f on a thread whose files belong to base, the machine's root, with all the capabilities of this process: an
+// overlay keeps the identity of whoever made it, and the kernel refuses an idmapped upper directory to an identity that
+// its mapping does not know.
+func asOwner(base uint32, done chan<- error, f func() error) {
+	runtime.LockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all [2]unix.CapUserData
+	if err := unix.Capget(&header, &all[0]); err != nil {
+		runtime.UnlockOSThread()
+		done <- fmt.Errorf("read capabilities: %w", err)
+		return
+	}
+	err := func() error {
+		_, _ = unix.SetfsgidRetGid(int(base))
+		_, _ = unix.SetfsuidRetUid(int(base)) // takes the file capabilities out of the effective set
+		if err := unix.Capset(&header, &all[0]); err != nil {
+			return fmt.Errorf("keep capabilities: %w", err)
+		}
+		return f()
+	}()
+	if identity(&header, &all) == nil {
+		runtime.UnlockOSThread()
+	} // else the thread ends with this goroutine
+	done <- err
+}
+
+// identity makes the thread root again.
+func identity(header *unix.CapUserHeader, all *[2]unix.CapUserData) error {
+	_, _ = unix.SetfsuidRetUid(0)
+	_, _ = unix.SetfsgidRetGid(0)
+	uid, _ := unix.SetfsuidRetUid(-1) // changes nothing and tells the present one
+	gid, _ := unix.SetfsgidRetGid(-1)
+	if uid != 0 || gid != 0 {
+		return errSpoilt
+	}
+	return unix.Capset(header, &all[0])
+}
+
+// overlay makes the root file system. Ids on disk are native: lower and upper directories are idmapped for the machine.
+func overlay(root dayfly.RootFS, userns int) (int, error) {
+	if len(root.Lower) == 0 || len(root.Lower) > lowerMax {
+		return -1, fmt.Errorf("%d lower directories", len(root.Lower))
+	}
+	var undo cleanup.Stack
+	defer undo.Clean() // the overlay holds what it needs
+	upper, err := idmapped(root.Upper, userns)
+	if err != nil {
+		return -1, err
+	}
+	undo.Add(func() { _ = unix.Close(upper) })
+	lower := make([]string, 0, len(root.Lower))
+	for _, dir := range root.Lower {
+		fd, err := idmapped(dir, userns)
+		if err != nil {
+			return -1, err
+		}
+		undo.Add(func() { _ = unix.Close(fd) })
+		lower = append(lower, fdPath(fd))
+	}
+	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("open overlay: %w", err)
+	}
+	undo.Add(func() { _ = unix.Close(fs) })
+	if err := setLower(fs, lower); err != nil {
+		return -1, err
+	}
+	for _, o := range [][2]string{{"upperdir", fdPath(upper) + "/u"}, {"workdir", fdPath(upper) + "/w"}} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("set %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("create overlay: %w", err)
+	}
+	// setuid programs work; device nodes of the image do not.
+	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return -1, fmt.Errorf("mount overlay: %w", err)
+	}
+	return m, nil
+}
+
+// setLower names the lower directories, one by one where the kernel can (6.5 and newer).
+func setLower(fs int, lower []string) error {
+	for i, dir := range lower {
+		err := unix.FsconfigSetString(fs, "lowerdir+", dir)
+		if i == 0 && errors.Is(err, unix.EINVAL) {
+			joined := strings.Join(lower, ":")
+			if len(joined) > fsconfigMax {
+				return fmt.Errorf("%d lower directories are more than this kernel takes", len(lower))
+			}
+			if err := unix.FsconfigSetString(fs, "lowerdir", joined); err != nil {
+				return fmt.Errorf("set lowerdir: %w", err)
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("set lowerdir: %w", err)
+		}
+	}
+	return nil
+}
+
+// clone gives a detached mount of a directory.
+func clone(dir string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+// idmapped gives a detached mount of a directory in which ids are translated by userns.
+func idmapped(dir string, userns int) (int, error) {
+	fd, err := clone(dir)
+	if err != nil {
+		return -1, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns)}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("map ids of %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// deviceTree makes the machine's /dev. It runs as the machine's root, so the nodes are its own; making them takes the
+// host's CAP_MKNOD, which nothing inside has.
+func deviceTree() (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	for _, o := range [][2]string{{"mode", "0755"}, {"size", devTmpfs}, {"nr_inodes", "256"}} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("set %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, devAttrs)
+	if err != nil {
+		return -1, err
+	}
+	undo := cleanup.Make(func() { _ = unix.Close(m) })
+	defer undo.Clean()
+	if err := fillDevices(m); err != nil {
+		return -1, err
+	}
+	undo.Release()
+	return m, nil
+}
+
+func fillDevices(dir int) error {
+	for _, d := range devices {
+		if err := unix.Mknodat(dir, d.name, unix.S_IFCHR|deviceMode, int(unix.Mkdev(d.major, d.minor))); err != nil {
+			return fmt.Errorf("make %s: %w", d.name, err)
+		}
+		if err := unix.Fchmodat(dir, d.name, deviceMode, 0); err != nil { // whatever the node's umask is
+			return fmt.Errorf("make %s usable: %w", d.name, err)
+		}
+	}
+	for _, l := range deviceLinks {
+		if err := unix.Symlinkat(l.target, dir, l.name); err != nil {
+			return fmt.Errorf("link %s: %w", l.name, err)
+		}
+	}
+	for _, d := range deviceDirs {
+		if err := unix.Mkdirat(dir, d, dirMode); err != nil {
+			return fmt.Errorf("make %s: %w", d, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/linux/boot"
+)
+
+const (
+	undoWait   = 10 * time.Second // for a failed start to be undone
+	logWait    = 100 * time.Millisecond
+	openFiles  = 1 << 20 // descriptors of a process inside, if the host allows
+	backlog    = 1024    // connections to an agent that wait to be accepted
+	socketName = "sock"
+	socketMode = 0o600
+	uidBaseMin = dayfly.IDCount // ids below belong to the host
+)
+
+// Start implements dayfly.Driver.
+func (d *Driver) Start(ctx context.Context, spec dayfly.InstanceSpec) (dayfly.Instance, error) {
+	if err := check(spec); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	inst, err := d.start(ctx, spec)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	return inst, nil
+}
+
+// check refuses what only a fault of the node can ask for.
+func check(spec dayfly.InstanceSpec) error {
+	if !dayfly.ValidID(dayfly.PrefixSandbox, spec.ID) {
+		return fmt.Errorf("%q is no sandbox id", spec.ID)
+	}
+	if spec.UIDBase < uidBaseMin {
+		return fmt.Errorf("host uid %d is not for machines", spec.UIDBase)
+	}
+	for _, dir := range append([]string{spec.RunDir, spec.Root.Upper}, spec.Root.Lower...) {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("%q is no absolute path", dir)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instance, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var undo cleanup.Stack
+	defer undo.Clean()
+	group, err := d.host.Group(d.installation, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := group.Create(spec.Limits); err != nil {
+		return nil, err
+	}
+	inst := newInstance(d, spec.ID, group, spec.RunDir)
+	undo.Add(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWait)
+		defer cancel()
+		_ = inst.Destroy(ctx) // what it cannot remove is in List, for Reclaim
+	})
+	if err := group.Delegate(int(spec.UIDBase), int(spec.UIDBase)); err != nil {
+		return nil, err
+	}
+	listen, err := listenAt(spec.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(listen)
+	inst.cpus = d.cpus.take(spec.Limits.VCPU)
+	c, err := d.spawn(group, spec, inst.cpus)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	inst.pid, inst.ours = c.pid, true
+	if err := d.raise(ctx, c, spec, listen); err != nil {
+		return nil, err
+	}
+	if err := inst.settle(); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	return inst, nil
+}
+
+// raise brings a cloned machine to life: its network in parallel with everything else.
+func (d *Driver) raise(ctx context.Context, c *child, spec dayfly.InstanceSpec, listen int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	attached := make(chan error, 1)
+	go func() { attached <- attach(ctx, c, spec) }()
+	err := d.boot(ctx, c, spec, listen)
+	if err != nil {
+		cancel()
+	}
+	if aerr := <-attached; aerr != nil && (err == nil || !errors.Is(aerr, context.Canceled)) {
+		err = errors.Join(err, fmt.Errorf("attach network: %w", aerr))
+	}
+	return err
+}
+
+func attach(ctx context.Context, c *child, spec dayfly.InstanceSpec) error {
+	if spec.AttachNetwork == nil {
+		return nil
+	}
+	netns, err := c.open("net")
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	return spec.AttachNetwork(ctx, netns)
+}
+
+// boot sends the machine what it needs and waits until it is ready.
+func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, listen int) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.channel.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	userns, err := c.open("user")
+	if err != nil {
+		return errors.Join(err, c.said())
+	}
+	defer userns.Close()
+	m, err := makeMounts(spec, int(userns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	fds := boot.Descriptors{Root: m.root, Dev: m.dev, Run: m.run, Listen: listen}
+	err = boot.Send(c.channel, d.config(spec), fds)
+	if rerr := boot.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return errors.Join(rerr, err, c.said())
+	}
+	return err
+}
+
+// said gives what PID 1 wrote to standard error: the trace of a crash.
+func (c *child) said() error {
+	_ = c.log.SetReadDeadline(time.Now().Add(logWait))
+	b, _ := io.ReadAll(io.LimitReader(c.log, bootLogMax))
+	if text := strings.TrimSpace(string(b)); text != "" {
+		return fmt.Errorf("agent said: %q", text)
+	}
+	return nil
+}
+
+func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {
+	cfg := boot.Config{
+		ID:       spec.ID,
+		Hostname: spec.ID,
+		User:     spec.User,
+		Env:      spec.Env,
+		Granted:  int64(spec.Granted),
+		Limits:   spec.Limits,
+		Masked:   d.masked,
+		ReadOnly: readOnlyPaths,
+		Seccomp:  d.seccomp,
+		OpenMax:  openFiles,
+	}
+	for path, content := range spec.Files {
+		cfg.Files = append(cfg.Files, boot.File{Path: path, Content: content})
+	}
+	return cfg
+}
+
+// listenAt makes the socket that the agent will accept on. The node dials it by its path, so it outlives the node.
+func listenAt(runDir string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("make socket: %w", err)
+	}
+	undo := cleanup.Make(func() { _ = unix.Close(fd) })
+	defer undo.Clean()
+	if err := unix.Fchmod(fd, socketMode); err != nil { // bind gives the file this mode
+		return -1, fmt.Errorf("protect socket: %w", err)
+	}
+	err = shortPath(runDir, func(path string) error { return unix.Bind(fd, &unix.SockaddrUnix{Name: path}) })
+	if err != nil {
+		return -1, fmt.Errorf("bind socket in %s: %w", runDir, err)
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		return -1, fmt.Errorf("listen: %w", err)
+	}
+	undo.Release()
+	return fd, nil
+}
+
+// shortPath calls f with a path of the socket in runDir that fits into a socket address (107 bytes), however deep runDir is.
+func shortPath(runDir string, f func(path string) error) error {
+	dir, err := os.OpenFile(runDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(fdPath(int(dir.Fd())) + "/" + socketName)
+}
