@@ -33,7 +33,7 @@ func (p *Plane) Exec(ctx context.Context, who Principal, id string, spec dayfly.
 // ExecStream starts a command and follows its output. keepStdin leaves its standard input open after stdin ended. A
 // repeated request attaches to the first one's process, from its first kept byte on.
 func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool, req Idempotency) (Outcome[Following], error) {
-	spec.Follow = true
+	spec.Follow, spec.OpenStdin = true, keepStdin
 	m, spec, prior, err := p.beginExec(ctx, who, id, spec, req)
 	if err != nil {
 		return Outcome[Following]{}, err
@@ -46,7 +46,7 @@ func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec d
 		s, err := m.Output(ctx, prior, dayfly.Offsets{}, true)
 		return Outcome[Following]{Value: Following{proc, s}, Replayed: true}, err
 	}
-	s, proc, err := m.Start(ctx, spec, stdin, keepStdin)
+	s, proc, err := m.Start(ctx, spec, stdin)
 	p.finishExec(who, req, spec.ID, err)
 	return Outcome[Following]{Value: Following{proc, s}}, err
 }

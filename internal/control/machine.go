@@ -41,8 +41,8 @@ func (m *explained) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.R
 	return res, m.plane.gone(ctx, m.id, err)
 }
 
-func (m *explained) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool) (dayfly.OutputStream, dayfly.Process, error) {
-	s, proc, err := m.Machine.Start(ctx, spec, stdin, keepStdin)
+func (m *explained) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.OutputStream, dayfly.Process, error) {
+	s, proc, err := m.Machine.Start(ctx, spec, stdin)
 	if err != nil {
 		return nil, proc, m.plane.gone(ctx, m.id, err)
 	}

@@ -73,8 +73,8 @@ type Machine interface {
 type Processes interface {
 	// Run runs a command to its end; nil stdin is end of file at once.
 	Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error)
-	// Start starts a command and follows its output. keepStdin leaves standard input open for WriteStdin after stdin ended.
-	Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool) (dayfly.OutputStream, dayfly.Process, error)
+	// Start starts a command and follows its output.
+	Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.OutputStream, dayfly.Process, error)
 	// Output reads a process's output from offsets on; with follow until its end, else what is there now.
 	Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error)
 	// Result waits for a process's end. CodeGone: its record was dropped; CodeNotFound: never known.

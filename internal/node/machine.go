@@ -36,14 +36,14 @@ func (b *Box) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader)
 }
 
 // Start implements control.Machine.
-func (b *Box) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool) (dayfly.OutputStream, dayfly.Process, error) {
+func (b *Box) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.OutputStream, dayfly.Process, error) {
 	agent, err := b.session(ctx)
 	if err != nil {
 		return nil, dayfly.Process{}, err
 	}
 	kills := b.oomKills(ctx)
 	b.attach(spec.ID, spec.OnDisconnect)
-	s, proc, err := agent.Start(ctx, spec, stdin, keepStdin)
+	s, proc, err := agent.Start(ctx, spec, stdin)
 	if err != nil {
 		b.detach(spec.ID, true /* finished: never ran */)
 		return nil, proc, b.explain(err)

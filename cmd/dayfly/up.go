@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Waits of up and down.
+const (
+	upTimeout   = 3 * time.Minute // a first start imports the base image
+	downTimeout = time.Minute
+	logTail     = 4 << 10 // bytes of the log that a failed start shows
+)
+
+// readyFD is the descriptor on which a server started by up says that it is ready.
+const readyFD = 3
+
+// readyEnv tells the server to use readyFD.
+const readyEnv = "DAYFLY_READY_FD"
+
+func upCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a server for this machine in the background",
+		Long: "Start a server for this machine in the background and wait until it is ready. Where one runs already, it only\n" +
+			"says so. It prints where the server listens and where its first key is.",
+		Example: "  sudo dayfly up\n  sudo dayfly up --data /srv/dayfly --listen 127.0.0.1:2525",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if _, running := runningServer(cfg.Data); !running {
+				if err := startServer(cmd, cfg); err != nil {
+					return err
+				}
+			}
+			return printServer(cmd, cfg)
+		},
+	}
+	addSettings(cmd)
+	return cmd
+}
+
+// startServer starts `dayfly server` in a session of its own and waits until it says that it is ready, or dies.
+func startServer(cmd *cobra.Command, cfg config) error {
+	if err := os.MkdirAll(filepath.Join(cfg.Data, logsDir), 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	logPath := filepath.Join(cfg.Data, logsDir, serverLog)
+	logFile, err := os.OpenFile(logPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+	defer logFile.Close()
+	ready, said, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer ready.Close()
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	server := exec.Command(exe, append([]string{"server"}, passOn(cmd)...)...)
+	server.Stdout, server.Stderr = logFile, logFile
+	server.ExtraFiles = []*os.File{said}
+	server.Env = append(os.Environ(), fmt.Sprintf("%s=%d", readyEnv, readyFD))
+	server.Dir = "/"
+	server.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	fmt.Fprintln(cmd.ErrOrStderr(), "starting the server …")
+	err = server.Start()
+	_ = said.Close()
+	if err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	if err := ready.SetReadDeadline(time.Now().Add(upTimeout)); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(io.LimitReader(ready, 64)).ReadString('\n')
+	if line == "ready\n" {
+		return server.Process.Release()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the server is not ready after %s; it goes on\nhint: see %s", upTimeout, logPath)
+	}
+	_ = server.Wait()
+	return fmt.Errorf("the server did not start; the end of %s says:\n%s", logPath, tail(logPath, logTail))
+}
+
+// passOn gives the settings' flags that were set, for the server's command line.
+func passOn(cmd *cobra.Command) []string {
+	var args []string
+	for _, name := range append([]string{"config"}, settingFlags()...) {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			args = append(args, "--"+name+"="+absolute(name, f.Value.String()))
+		}
+	}
+	return args
+}
+
+// absolute makes the paths among the settings independent of the working directory.
+func absolute(flag, value string) string {
+	switch flag {
+	case "config", "data", "base-image":
+		if abs, err := filepath.Abs(value); err == nil {
+			return abs
+		}
+	}
+	return value
+}
+
+func settingFlags() []string {
+	names := make([]string, len(settings))
+	for i, s := range settings {
+		names[i] = s.flag
+	}
+	return names
+}
+
+func printServer(cmd *cobra.Command, cfg config) error {
+	info, running := runningServer(cfg.Data)
+	keyPath := filepath.Join(cfg.Data, adminKeyFile)
+	if asJSON(cmd) {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{
+			"running": running, "url": info.URL, "pid": info.PID, "version": info.Version, "data": cfg.Data, "key_file": keyPath,
+		})
+	}
+	out := cmd.OutOrStdout()
+	if !running {
+		fmt.Fprintf(out, "no server runs on %s\nhint: start one with `dayfly up`\n", cfg.Data)
+		return nil
+	}
+	fmt.Fprintf(out, "URL   %s\nKey   %s\nData  %s\nPID   %d\n", info.URL, keyPath, cfg.Data, info.PID)
+	return nil
+}
+
+func downCommand() *cobra.Command {
+	var all, purge bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop the server of this machine; sandboxes go on until their leases end",
+		Long: "Stop the server of this machine. Sandboxes go on, and the warden ends each at its deadline.\n" +
+			"With --destroy every sandbox ends at once and everything Dayfly has in the kernel goes: cgroups, mounts, loop\n" +
+			"devices, network, processes; this works with no server running, too. Database, keys and images stay in the data\n" +
+			"directory for the next start, unless --purge removes them as well.",
+		Example: "  sudo dayfly down\n  sudo dayfly down --destroy --data /srv/dayfly",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if err := stopServer(cmd, cfg); err != nil {
+				return err
+			}
+			if all || purge {
+				return destroyAll(cmd.Context(), cfg, purge, cmd.ErrOrStderr())
+			}
+			return nil
+		},
+	}
+	addSettings(cmd)
+	cmd.Flags().BoolVar(&all, "destroy", false, "end every sandbox and take everything out of the kernel")
+	cmd.Flags().BoolVar(&purge, "purge", false, "with --destroy: remove the data directory's content, keys and images too")
+	return cmd
+}
+
+// stopServer asks the running server to stop and waits for its end, without polling.
+func stopServer(cmd *cobra.Command, cfg config) error {
+	info, running := runningServer(cfg.Data)
+	if !running {
+		fmt.Fprintf(cmd.ErrOrStderr(), "no server runs on %s\n", cfg.Data)
+		return nil
+	}
+	if info.PID <= 1 {
+		return fmt.Errorf("a server holds %s but has not said its process id; try again in a moment", cfg.Data)
+	}
+	fd, err := unix.PidfdOpen(info.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch the server: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("stop the server: %w", err)
+	}
+	deadline := time.Now().Add(downTimeout)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n == 0 {
+			return fmt.Errorf("the server (process %d) is still stopping after %s", info.PID, downTimeout)
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "the server has stopped")
+		return err
+	}
+}
+
+func statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Tell whether a server runs on this machine, and where",
+		Example: "  dayfly status\n  dayfly status -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if err := printServer(cmd, cfg); err != nil {
+				return err
+			}
+			if !serverLocked(cfg.Data) {
+				return errQuiet
+			}
+			return nil
+		},
+	}
+	addSettings(cmd)
+	return cmd
+}
