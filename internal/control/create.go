@@ -23,7 +23,7 @@ type launch struct {
 // Errors: CodeInvalid, CodeSizeUnavailable, CodeNoCapacity, CodeQuotaExceeded, CodeConflict (name), CodeKeyReused,
 // CodeUnavailable, CodeInternal for a failed start. After any of them the idempotency key is free again.
 func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbox) (Outcome[dayfly.Sandbox], error) {
-	if p.isDraining() {
+	if p.in(phaseDraining) {
 		return Outcome[dayfly.Sandbox]{}, errDraining
 	}
 	sb, im, err := p.plan(ctx, who, r)

@@ -54,7 +54,7 @@ func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec d
 // beginExec finds the machine, gives the command its id, and claims the idempotency key. prior is the process of an
 // earlier request with the same key, or empty.
 func (p *Plane) beginExec(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, req Idempotency) (Machine, dayfly.ProcessSpec, string, error) {
-	if p.isDraining() {
+	if p.in(phaseDraining) {
 		return nil, spec, "", errDraining
 	}
 	m, err := p.Machine(ctx, who, id)

@@ -18,7 +18,7 @@ func (p *Plane) ImportImage(ctx context.Context, who Principal, r ImportImage) (
 	if err := mustAdmin(who, true); err != nil {
 		return dayfly.Image{}, err
 	}
-	if p.isDraining() {
+	if p.in(phaseDraining) {
 		return dayfly.Image{}, errDraining
 	}
 	return p.importImage(ctx, r)

@@ -21,8 +21,11 @@ const FirstAccount = "admin"
 var errUnauthorized = dayfly.Errorf(dayfly.CodeUnauthorized, "this API key is not valid").
 	WithHint("send `Authorization: Bearer dfk_…`; the first key is in the file admin.key of the server's data directory")
 
-// Authenticate finds who a secret belongs to. CodeUnauthorized: nobody.
+// Authenticate finds who a secret belongs to. CodeUnauthorized: nobody; CodeUnavailable: the server is still starting.
 func (p *Plane) Authenticate(ctx context.Context, secret string) (Principal, error) {
+	if p.in(phaseStarting) {
+		return Principal{}, errStarting
+	}
 	if !strings.HasPrefix(secret, secretPrefix) {
 		return Principal{}, errUnauthorized
 	}

@@ -59,11 +59,20 @@ type Plane struct {
 	reaper *Reaper
 
 	mu       sync.Mutex
-	draining bool
+	phase    phase
 	launches map[string]*launch // creations under way, by sandbox id
 	endings  map[string]*ending // teardowns under way, by sandbox id
 	extends  map[string]*extendLock
 }
+
+// phase is how far the life of the plane is.
+type phase int
+
+const (
+	phaseStarting phase = iota // recovering: requests are refused
+	phaseOpen
+	phaseDraining // new work is refused
+)
 
 // errClosed is the cause of the end of background work.
 var errClosed = errors.New("the control plane is closing")
@@ -84,7 +93,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 func (p *Plane) Now() dayfly.Instant { return p.node.Now() }
 
 // Start recovers what survived a restart, then begins the background work. It returns once every record agrees with the
-// host.
+// host. Requests are refused with CodeUnavailable until Accept.
 func (p *Plane) Start(ctx context.Context) error {
 	if err := p.recover(ctx); err != nil {
 		return err
@@ -95,11 +104,22 @@ func (p *Plane) Start(ctx context.Context) error {
 	return nil
 }
 
+// Accept takes requests from now on.
+func (p *Plane) Accept() { p.enter(phaseOpen) }
+
 // Drain refuses new sandboxes and execs from now on with CodeUnavailable. Machines go on.
-func (p *Plane) Drain() {
+func (p *Plane) Drain() { p.enter(phaseDraining) }
+
+func (p *Plane) enter(next phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.draining = true
+	p.phase = max(p.phase, next)
+}
+
+func (p *Plane) in(which phase) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.phase == which
 }
 
 // Close ends background work and waits for it. Machines go on.
@@ -107,12 +127,6 @@ func (p *Plane) Close() {
 	p.Drain()
 	p.stop(errClosed)
 	p.work.Wait()
-}
-
-func (p *Plane) isDraining() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.draining
 }
 
 func (c Config) withDefaults() Config {
@@ -139,7 +153,10 @@ func (c Config) withDefaults() Config {
 // Ready lists what keeps the plane from taking work, or nil.
 func (p *Plane) Ready(ctx context.Context) []Problem {
 	var found []Problem
-	if p.isDraining() {
+	if p.in(phaseStarting) {
+		found = append(found, Problem{"server", "the server is starting"})
+	}
+	if p.in(phaseDraining) {
 		found = append(found, Problem{"server", "the server is shutting down"})
 	}
 	if err := p.store.Ping(ctx); err != nil {

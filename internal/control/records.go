@@ -10,6 +10,9 @@ import (
 var errDraining = dayfly.Errorf(dayfly.CodeUnavailable, "the server is shutting down").
 	WithHint("try again in a few seconds").WithRetryAfter(5 * time.Second)
 
+var errStarting = dayfly.Errorf(dayfly.CodeUnavailable, "the server is starting").
+	WithHint("try again in a few seconds; /readyz says what it waits for").WithRetryAfter(time.Second)
+
 // Sandbox reads one of the account's sandboxes, ended ones too.
 func (p *Plane) Sandbox(ctx context.Context, who Principal, id string) (dayfly.Sandbox, error) {
 	if !dayfly.ValidID(dayfly.PrefixSandbox, id) {
