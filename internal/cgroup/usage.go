@@ -1,0 +1,84 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// usageFiles are where one layout keeps its counters.
+type usageFiles struct {
+	memory   string
+	inactive string // key of memory.stat: file pages that the kernel takes back first
+	oom      string
+}
+
+var (
+	usageV1 = usageFiles{"memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"}
+	usageV2 = usageFiles{"memory.current", "inactive_file", "memory.events"}
+)
+
+// Usage reads the group's counters. MemoryBytes is the working set: what is charged to the group less its inactive file
+// pages, which the kernel takes back before it would kill anything. CodeGone: there is no such group.
+func (g *Group) Usage() (dayfly.Usage, error) {
+	var u dayfly.Usage
+	files, dir := usageV2, g.paths.of("memory")
+	if g.paths.V1["memory"] != "" {
+		files = usageV1
+	}
+	charged, err := number(filepath.Join(dir, files.memory))
+	if err != nil {
+		return u, usageError(err)
+	}
+	inactive, err := keyed(filepath.Join(dir, "memory.stat"), files.inactive)
+	if err != nil {
+		return u, usageError(err)
+	}
+	u.MemoryBytes = max(0, charged-inactive)
+	if u.OOMKills, err = keyed(filepath.Join(dir, files.oom), "oom_kill"); err != nil {
+		return u, usageError(err)
+	}
+	pids, err := number(filepath.Join(g.paths.of("pids"), "pids.current"))
+	if err != nil {
+		return u, usageError(err)
+	}
+	u.PIDs = int(pids)
+	micros, err := keyed(filepath.Join(g.paths.V2, "cpu.stat"), "usage_usec") // there without the controller too
+	if err != nil {
+		return u, usageError(err)
+	}
+	u.CPU = time.Duration(micros) * time.Microsecond
+	return u, nil
+}
+
+func usageError(err error) error {
+	if gone(err) {
+		return dayfly.Errorf(dayfly.CodeGone, "the sandbox's machine has ended").WithCause(err)
+	}
+	return fmt.Errorf("read cgroup usage: %w", err)
+}
+
+func number(path string) (int64, error) {
+	b, err := readLimited(path, fileMax)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+func keyed(path, key string) (int64, error) {
+	b, err := readLimited(path, fileMax)
+	if err != nil {
+		return 0, err
+	}
+	n, ok := field(b, key)
+	if !ok {
+		return 0, errors.New("no " + key + " in " + path)
+	}
+	return n, nil
+}
