@@ -1,0 +1,188 @@
+package dayfly
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// FileType is what a path is.
+type FileType string
+
+// The file types.
+const (
+	TypeFile      FileType = "file"
+	TypeDirectory FileType = "directory"
+	TypeSymlink   FileType = "symlink"
+	TypeOther     FileType = "other"
+)
+
+// FileInfo is one entry inside a sandbox.
+type FileInfo struct {
+	Name       string     `json:"name"`
+	Path       string     `json:"path"` // absolute
+	Type       FileType   `json:"type"`
+	SizeBytes  int64      `json:"size_bytes"`
+	Mode       string     `json:"mode"` // octal
+	ModifiedAt *time.Time `json:"modified_at"`
+	Target     string     `json:"target"` // of a symlink
+	Error      string     `json:"error"`  // why it could not be read fully, or empty
+}
+
+// ReadFile gives the whole content of a file of at most limit bytes; a longer one is CodeTooLarge. Use Download for any size.
+func (s *Sandbox) ReadFile(ctx context.Context, path string, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	w := &limitedWriter{to: &b, left: limit}
+	_, err := s.Download(ctx, path, w)
+	if w.over {
+		return nil, &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the file is larger than the %d bytes asked for", limit)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// WriteFile replaces a file atomically: a reader sees the old or the new content. Parents are made. Mode 0 means 0644 for a
+// new file and the old mode for an existing one.
+func (s *Sandbox) WriteFile(ctx context.Context, path string, content []byte, mode fs.FileMode) (FileInfo, error) {
+	return s.put(ctx, path, mode, true, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+}
+
+// Upload is WriteFile for content of any size. A regular file is sent again from where it stood when the connection breaks;
+// another reader can be sent once.
+func (s *Sandbox) Upload(ctx context.Context, path string, content io.Reader, mode fs.FileMode) (FileInfo, error) {
+	open, again := reopen(content)
+	return s.put(ctx, path, mode, again, func() (io.ReadCloser, error) { return io.NopCloser(open()), nil })
+}
+
+func (s *Sandbox) put(ctx context.Context, path string, mode fs.FileMode, again bool, body func() (io.ReadCloser, error)) (FileInfo, error) {
+	query := url.Values{"path": {path}}
+	if mode != 0 {
+		query.Set("mode", octal(mode))
+	}
+	var info FileInfo
+	err := s.client.do(ctx, call{
+		method: http.MethodPut, path: s.path("/files/content"), query: query, body: body, repeatable: again,
+		header: http.Header{"Content-Type": {"application/octet-stream"}},
+	}, &info)
+	return info, err
+}
+
+// Download copies a file of any size to w and gives the number of bytes. After an error w may hold a part of it.
+func (s *Sandbox) Download(ctx context.Context, path string, w io.Writer) (int64, error) {
+	r, err := s.Open(ctx, path)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	n, err := copyTo(w, r)
+	if err != nil {
+		return n, s.client.transportError(ctx, err)
+	}
+	return n, nil
+}
+
+// Open gives the content of a file as a stream that the caller closes. It ends with io.EOF only when all of it has arrived.
+func (s *Sandbox) Open(ctx context.Context, path string) (*Content, error) {
+	resp, err := s.client.open(ctx, call{
+		method: http.MethodGet, path: s.path("/files/content"), query: url.Values{"path": {path}},
+		header: http.Header{"Accept": {"application/octet-stream"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	mode, _ := strconv.ParseUint(resp.Header.Get("X-File-Mode"), 8, 32)
+	return &Content{body: resp.Body, Size: resp.ContentLength, Mode: fs.FileMode(mode).Perm()}, nil
+}
+
+// Content is a file that is being read.
+type Content struct {
+	Size int64       // -1 if unknown
+	Mode fs.FileMode // 0 if unknown
+	body io.ReadCloser
+}
+
+// Read implements io.Reader.
+func (c *Content) Read(p []byte) (int, error) { return c.body.Read(p) }
+
+// Close implements io.Closer.
+func (c *Content) Close() error {
+	release(c.body)
+	return nil
+}
+
+// listPage is how many entries of a directory are asked for at once.
+const listPage = 1000
+
+// ListFiles goes through the entries of a directory. It ends after the first error.
+func (s *Sandbox) ListFiles(ctx context.Context, path string, recursive bool) iter.Seq2[FileInfo, error] {
+	query := url.Values{"path": {path}, "list": {"true"}}
+	if recursive {
+		query.Set("recursive", "true")
+	}
+	return pages[FileInfo](ctx, s.client, s.path("/files"), query, listPage)
+}
+
+// IsDir tells whether a path is a directory, following links. A path that does not exist is none.
+func (s *Sandbox) IsDir(ctx context.Context, path string) (bool, error) {
+	query := url.Values{"path": {path}, "list": {"true"}, "limit": {"1"}}
+	err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("/files"), query: query}, nil)
+	switch ErrorCode(err) {
+	case CodeFileNotFound, CodeFileConflict:
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// RemoveFile removes a file or an empty directory; recursive removes a directory with all that is in it.
+func (s *Sandbox) RemoveFile(ctx context.Context, path string, recursive bool) error {
+	query := url.Values{"path": {path}}
+	if recursive {
+		query.Set("recursive", "true")
+	}
+	return s.client.do(ctx, call{method: http.MethodDelete, path: s.path("/files"), query: query}, nil)
+}
+
+func octal(mode fs.FileMode) string { return fmt.Sprintf("%04o", mode.Perm()) }
+
+// copyTo copies and tells a failure of w from one of r.
+func copyTo(w io.Writer, r io.Reader) (int64, error) {
+	return io.Copy(localWriter{w}, r)
+}
+
+// localWriter marks the failures of a writer on this side.
+type localWriter struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (w localWriter) Write(p []byte) (int, error) {
+	n, err := w.to.Write(p)
+	if err != nil {
+		return n, localError("write what was downloaded", err)
+	}
+	return n, nil
+}
+
+// limitedWriter fails once more than left bytes were written.
+type limitedWriter struct {
+	to   io.Writer
+	left int64
+	over bool
+}
+
+// Write implements io.Writer.
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > w.left {
+		w.over = true
+		return 0, io.ErrShortWrite
+	}
+	w.left -= int64(len(p))
+	return w.to.Write(p)
+}
