@@ -19,7 +19,6 @@ const (
 	agentEmbedded = "embedded/dayfly-agent"
 	agentName     = "dayfly-agent"
 	agentMaxBytes = 64 << 20
-	agentFDMin    = 64 // above every descriptor that a child gets: its number stays valid until the exec
 	agentSeals    = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 )
 
@@ -68,12 +67,11 @@ func sealAgent(binary []byte) (fd int, err error) {
 		return -1, fmt.Errorf("seal the agent: %w", err)
 	}
 	// Opened again for reading only: a file that is open for writing cannot be executed.
-	again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	reader, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open the sealed agent: %w", err)
 	}
-	defer unix.Close(again)
-	high, err := unix.FcntlInt(uintptr(again), unix.F_DUPFD_CLOEXEC, agentFDMin)
+	high, err := moveHigh(reader)
 	if err != nil {
 		return -1, fmt.Errorf("open the sealed agent: %w", err)
 	}

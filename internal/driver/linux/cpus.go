@@ -64,22 +64,3 @@ func (c *cpus) give(picked []int) {
 		c.load[cpu]--
 	}
 }
-
-// on runs f while the calling thread, which must be locked, runs only on picked; a process that f starts stays there.
-func (c *cpus) on(picked []int, f func() error) error {
-	if len(picked) == 0 {
-		return f()
-	}
-	var before, set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read own CPUs: %w", err)
-	}
-	for _, cpu := range picked {
-		set.Set(cpu)
-	}
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("set CPUs: %w", err)
-	}
-	defer func() { _ = unix.SchedSetaffinity(0, &before) }() // it was allowed a moment ago
-	return f()
-}

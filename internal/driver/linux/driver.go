@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +31,7 @@ type Driver struct {
 	events       *cgroup.Events
 	agent        int // descriptor of the sealed agent
 	null         *os.File
+	lastCap      uint // the kernel's highest capability
 	seccomp      []byte
 	masked       []string
 	cpus         *cpus
@@ -53,12 +56,15 @@ func New(o Options) (*Driver, error) {
 	if d.seccomp, err = seccompProgram(); err != nil {
 		return nil, err
 	}
+	if d.lastCap, err = lastCapability(); err != nil {
+		return nil, err
+	}
 	if d.cpus, err = newCPUs(); err != nil {
 		return nil, err
 	}
 	var undo cleanup.Stack
 	defer undo.Clean()
-	if d.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+	if d.null, err = openNull(); err != nil {
 		return nil, err
 	}
 	undo.Add(func() { _ = d.null.Close() })
@@ -104,4 +110,28 @@ func (d *Driver) Reclaim(ctx context.Context, id string) error {
 // erase kills what lives in a group and removes it. It does both and joins the errors.
 func erase(ctx context.Context, group *cgroup.Group) error {
 	return errors.Join(group.Kill(ctx), group.Remove())
+}
+
+// openNull opens the null device where a child's standard descriptors do not overwrite it.
+func openNull() (*os.File, error) {
+	fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open null device: %w", err)
+	}
+	if fd, err = moveHigh(fd); err != nil {
+		return nil, fmt.Errorf("open null device: %w", err)
+	}
+	return os.NewFile(uintptr(fd), os.DevNull), nil
+}
+
+func lastCapability() (uint, error) {
+	b, err := os.ReadFile(capEnd)
+	if err != nil {
+		return 0, fmt.Errorf("read the kernel's last capability: %w", err)
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 8)
+	if err != nil || n >= capabilityMax {
+		return 0, fmt.Errorf("read the kernel's last capability: %q", b)
+	}
+	return uint(n), nil
 }

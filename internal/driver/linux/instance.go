@@ -30,8 +30,9 @@ type instance struct {
 	group  *cgroup.Group
 	runDir string
 	cpus   []int
-	pid    int  // of PID 1, on the host; 0 until it is cloned
-	ours   bool // PID 1 is this process's child, to be waited for
+	pid    int    // of PID 1, on the host; 0 until it is cloned
+	ours   bool   // PID 1 is this process's child, to be waited for
+	arena  *arena // that PID 1 may still read while it is being cloned; nil for a recovered machine
 	state  json.RawMessage
 
 	done chan struct{}
@@ -140,6 +141,9 @@ func (i *instance) finish() {
 			unwatch()
 		}
 		i.driver.cpus.give(i.cpus)
+		if i.arena != nil {
+			i.arena.free()
+		}
 		close(i.done)
 	})
 }

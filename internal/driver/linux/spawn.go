@@ -1,31 +1,36 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime"
 	"strconv"
-	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/linux/boot"
 )
 
 const (
-	cloneFlags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET |
-		syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
+	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+		unix.CLONE_NEWIPC
 	agentProcsMax = 4 // threads of the agent that run Go code at once
 	bootLogMax    = 4 << 10
+	highFD        = 64 // and above: descriptors that a child's standard ones never overwrite
+	capabilityMax = 63
+	capEnd        = "/proc/sys/kernel/cap_last_cap"
 )
 
 // child is a cloned machine that boots: PID 1 of it, and the driver's ends of what connects them. It was not waited for yet,
 // so its pid cannot belong to anybody else.
 type child struct {
-	pid     int
+	*cloned
 	channel *net.UnixConn
 	log     *os.File // what PID 1 says on standard error, until it is ready
 }
@@ -44,47 +49,97 @@ func (c *child) open(namespace string) (*os.File, error) {
 	return f, nil
 }
 
-// spawn clones the agent into group and into namespaces of its own.
+// spawn clones the agent into group and into namespaces of its own. The child's arena is the caller's to free, even after
+// an error that comes with a child.
 func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int) (*child, error) {
 	var undo, always cleanup.Stack
 	defer undo.Clean()
 	defer always.Clean()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	channel, end, err := bootChannel()
 	if err != nil {
 		return nil, fmt.Errorf("make boot channel: %w", err)
 	}
-	always.Add(func() { _ = unix.Close(pair[1]) })
-	ours := os.NewFile(uintptr(pair[0]), "boot channel")
-	always.Add(func() { _ = ours.Close() }) // FileConn makes a copy
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, fmt.Errorf("make boot channel: %w", err)
-	}
-	undo.Add(func() { _ = conn.Close() })
-	log, logEnd, err := os.Pipe()
+	undo.Add(func() { _ = channel.Close() })
+	always.Add(func() { _ = unix.Close(end) })
+	log, logEnd, err := bootLog()
 	if err != nil {
 		return nil, fmt.Errorf("make boot log: %w", err)
 	}
 	undo.Add(func() { _ = log.Close() })
-	always.Add(func() { _ = logEnd.Close() })
-	c := &child{channel: conn.(*net.UnixConn), log: log}
+	always.Add(func() { _ = unix.Close(logEnd) })
+	memory, err := newArena()
+	if err != nil {
+		return nil, err
+	}
+	undo.Add(memory.free)
+	c := &child{channel: channel, log: log}
+	p := d.program(memory, spec, cpus, logEnd, end)
 	err = group.Start(func(v2 int) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		return d.cpus.on(cpus, func() error {
-			c.pid, err = syscall.ForkExec(fdPath(d.agent), []string{agentName, "boot"}, &syscall.ProcAttr{
-				Env:   agentEnv(spec.Limits),
-				Files: []uintptr{d.null.Fd(), d.null.Fd(), logEnd.Fd(), uintptr(pair[1])},
-				Sys:   cloneAttr(spec.UIDBase, v2),
-			})
-			return err
-		})
+		c.cloned, err = clone3(memory, namespaces, v2, p)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("clone the agent: %w", err)
 	}
 	undo.Release()
 	return c, nil
+}
+
+// program is what the child does between clone and exec. It waits for its id maps first.
+func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd, channel int) *program {
+	p := &program{}
+	p.atLeast(1, "wait for id maps", unix.SYS_READ, uintptr(channel), a.put(make([]byte, 1)), 1)
+	p.call("start session", unix.SYS_SETSID)
+	p.call("drop groups", unix.SYS_SETGROUPS, 0, 0)
+	p.call("become group 0 inside", unix.SYS_SETRESGID, 0, 0, 0)
+	p.call("become user 0 inside", unix.SYS_SETRESUID, 0, 0, 0)
+	p.call("enter own cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+	d.limitCapabilities(a, p)
+	if len(cpus) > 0 {
+		var set unix.CPUSet
+		for _, cpu := range cpus {
+			set.Set(cpu)
+		}
+		p.call("set CPUs", unix.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), a.words(cpuWords(&set)...))
+	}
+	for to, from := range []int{int(d.null.Fd()), int(d.null.Fd()), logEnd, channel} {
+		p.call("pass descriptors", unix.SYS_DUP3, uintptr(from), uintptr(to), 0)
+	}
+	p.call("unblock signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, a.words(0), 0, sigsetSize)
+	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{agentName, "boot"}),
+		a.texts(agentEnv(spec.Limits)), unix.AT_EMPTY_PATH)
+	return p
+}
+
+// limitCapabilities takes what nothing inside may have out of the bounding set. Boot itself still needs the rest: it comes
+// through the inheritable set, which boot empties at its end.
+func (d *Driver) limitCapabilities(a *arena, p *program) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	all := uint64(1)<<(d.lastCap+1) - 1
+	low, high := uint32(all), uint32(all>>32)
+	data := [2]unix.CapUserData{
+		{Effective: low, Permitted: low, Inheritable: low},
+		{Effective: high, Permitted: high, Inheritable: high},
+	}
+	p.call("keep capabilities for boot", unix.SYS_CAPSET, a.put(bytesOf(&header)), a.put(bytesOf(&data)))
+	for c := range d.lastCap + 1 {
+		if boot.Capabilities&(1<<c) == 0 {
+			p.call("limit capabilities", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c))
+		}
+	}
+}
+
+// bytesOf shows a value without pointers as its bytes.
+func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }
+
+func cpuWords(set *unix.CPUSet) []uintptr {
+	words := make([]uintptr, len(set))
+	for i, w := range set {
+		words[i] = uintptr(w)
+	}
+	return words
 }
 
 // agentEnv keeps the agent's runtime small and away from the host's cgroup files.
@@ -96,16 +151,66 @@ func agentEnv(l dayfly.Limits) []string {
 	return []string{"GOMAXPROCS=" + strconv.Itoa(procs), "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 }
 
-func cloneAttr(base uint32, v2 int) *syscall.SysProcAttr {
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: dayfly.IDCount}}
-	return &syscall.SysProcAttr{
-		Cloneflags:                 cloneFlags,
-		UidMappings:                ids,
-		GidMappings:                ids,
-		GidMappingsEnableSetgroups: true,
-		Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
-		Setsid:                     true,
-		UseCgroupFD:                true,
-		CgroupFD:                   v2,
+// mapIDs gives the child's user namespace its ids and lets the child go on.
+func (c *child) mapIDs(base uint32) error {
+	line := fmt.Appendf(nil, "0 %d %d\n", base, dayfly.IDCount)
+	for _, name := range []string{"uid_map", "gid_map"} {
+		// Opened without O_TRUNC or O_CREAT, which these files do not know.
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/%s", c.pid, name), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", name, err)
+		}
+		_, err = unix.Write(fd, line)
+		_ = unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
 	}
+	if _, err := c.channel.Write([]byte{1}); err != nil {
+		return fmt.Errorf("let the clone go on: %w", err)
+	}
+	return nil
+}
+
+// bootChannel gives the driver's end and the child's.
+func bootChannel() (*net.UnixConn, int, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, err
+	}
+	ours := os.NewFile(uintptr(pair[0]), "boot channel")
+	defer ours.Close() // FileConn makes a copy
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, -1, errors.Join(err, unix.Close(pair[1]))
+	}
+	end, err := moveHigh(pair[1])
+	if err != nil {
+		return nil, -1, errors.Join(err, conn.Close())
+	}
+	return conn.(*net.UnixConn), end, nil
+}
+
+// bootLog gives the driver's end and the child's.
+func bootLog() (*os.File, int, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, -1, err
+	}
+	err := unix.SetNonblock(pipe[0], true) // so that reading it has a deadline
+	ours := os.NewFile(uintptr(pipe[0]), "boot log")
+	if err != nil {
+		return nil, -1, errors.Join(err, ours.Close(), unix.Close(pipe[1]))
+	}
+	end, err := moveHigh(pipe[1])
+	if err != nil {
+		return nil, -1, errors.Join(err, ours.Close())
+	}
+	return ours, end, nil
+}
+
+// moveHigh moves a descriptor out of the way of a child's standard ones. It owns fd.
+func moveHigh(fd int) (int, error) {
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, highFD)
+	return high, errors.Join(err, unix.Close(fd))
 }

@@ -91,10 +91,11 @@ func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instan
 		return nil, err
 	}
 	defer c.close()
-	inst.pid, inst.ours = c.pid, true
+	inst.pid, inst.ours, inst.arena = c.pid, true, c.arena
 	if err := d.raise(ctx, c, spec, listen); err != nil {
 		return nil, err
 	}
+	c.arena.free() // the agent runs: it left this memory long ago
 	if err := inst.settle(); err != nil {
 		return nil, err
 	}
@@ -134,6 +135,9 @@ func attach(ctx context.Context, c *child, spec dayfly.InstanceSpec) error {
 func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, listen int) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.channel.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	if err := c.mapIDs(spec.UIDBase); err != nil {
+		return err
+	}
 	userns, err := c.open("user")
 	if err != nil {
 		return errors.Join(err, c.said())
@@ -150,7 +154,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, l
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return errors.Join(rerr, err, c.said())
+		return errors.Join(rerr, err, c.failed(), c.said())
 	}
 	return err
 }

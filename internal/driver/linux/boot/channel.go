@@ -173,7 +173,8 @@ func rights(oob []byte) (fds [fdCount]int, err error) {
 	return fds, nil
 }
 
-// answer sends the one reply and closes the channel.
+// answer sends the one reply and ends the channel. What the driver sent and nobody read is thrown away first: closing a
+// socket with unread bytes in it would take the reply back.
 func answer(channel *os.File, r reply) error {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -183,5 +184,9 @@ func answer(channel *os.File, r reply) error {
 		return fmt.Errorf("boot reply of %d bytes", len(b))
 	}
 	_, err = channel.Write(b)
+	err = errors.Join(err, unix.Shutdown(int(channel.Fd()), unix.SHUT_WR))
+	if r.Step != "" {
+		_, _ = io.Copy(io.Discard, io.LimitReader(channel, configMax+headBytes))
+	}
 	return errors.Join(err, channel.Close())
 }

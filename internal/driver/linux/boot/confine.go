@@ -17,37 +17,10 @@ const Capabilities uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<un
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_KILL | 1<<unix.CAP_AUDIT_WRITE
 
 const (
-	capabilityMax    = 63 // numbers that are tried; the kernel says EINVAL after its last one
-	instructionBytes = 8  // of a BPF program
+	instructionBytes = 8 // of a BPF program
 	instructionsMax  = 4096
 	stackBytes       = 8 << 20
 )
-
-// dropBounding takes the capabilities that nothing inside may have out of the bounding set, on every thread: a thread that
-// the runtime has already made would otherwise hand them to the commands it starts.
-func (b *boot) dropBounding() error {
-	for c := uintptr(0); c <= capabilityMax; c++ {
-		if Capabilities&(1<<c) != 0 {
-			continue
-		}
-		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errno == unix.EINVAL {
-			return nil // past the last one
-		}
-		if errno != 0 {
-			return fmt.Errorf("capability %d: %w", c, errno)
-		}
-	}
-	return nil
-}
-
-// unshareCgroup makes the cgroup that the process was born in the root of all it can see, on every thread.
-func (b *boot) unshareCgroup() error {
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP, 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
-}
 
 // setLimits gives the machine's processes limits that do not depend on how the node was started.
 func (b *boot) setLimits() error {
@@ -72,6 +45,15 @@ func (b *boot) setLimits() error {
 		return fmt.Errorf("limit the stack: %w", err)
 	}
 	return nil
+}
+
+// setName gives PID 1 a name in process lists: it was executed through a descriptor, which has none.
+func (b *boot) setName() error {
+	name, err := unix.BytePtrFromString("dayfly-agent")
+	if err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
 }
 
 func (b *boot) setHostname() error { return unix.Sethostname([]byte(b.cfg.Hostname)) }

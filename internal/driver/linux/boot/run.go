@@ -43,10 +43,10 @@ type step struct {
 	do   func(*boot) error
 }
 
-// early steps need nothing from the driver: they run while it makes the root file system.
+// early steps need nothing from the driver: they run while it makes the root file system. The driver has made the namespaces
+// and limited the bounding set before the exec, when this process had one thread.
 var early = []step{
-	{"limit capabilities", (*boot).dropBounding},
-	{"enter own cgroup namespace", (*boot).unshareCgroup},
+	{"set name", (*boot).setName},
 	{"make mounts private", (*boot).privateMounts},
 	{"make file systems", (*boot).makePseudo},
 	{"open own cgroup", (*boot).openCgroup},
