@@ -1,0 +1,105 @@
+package api
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
+)
+
+// Backend is what the edge needs of the control plane; *control.Plane is it. Its errors are shown to the client where they are
+// a *dayfly.Error, and as "internal" otherwise. All methods may be called in parallel and obey ctx, which ends with the client.
+type Backend interface {
+	Authenticate(ctx context.Context, secret string) (control.Principal, error)
+
+	CreateSandbox(ctx context.Context, who control.Principal, r control.CreateSandbox) (control.Outcome[dayfly.Sandbox], error)
+	Sandbox(ctx context.Context, who control.Principal, id string) (dayfly.Sandbox, error)
+	Sandboxes(ctx context.Context, who control.Principal, f dayfly.SandboxFilter) ([]dayfly.Sandbox, string, error)
+	LabelSandbox(ctx context.Context, who control.Principal, id string, labels map[string]string, name *string) (dayfly.Sandbox, error)
+	DeleteSandbox(ctx context.Context, who control.Principal, id string) (dayfly.Sandbox, error)
+	ExtendSandbox(ctx context.Context, who control.Principal, id string, d time.Duration) (control.Extended, error)
+
+	Machine(ctx context.Context, who control.Principal, id string) (control.Machine, error)
+	Exec(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req control.Idempotency) (control.Outcome[dayfly.Result], error)
+	ExecStream(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool, req control.Idempotency) (control.Outcome[control.Following], error)
+	Once(ctx context.Context, who control.Principal, req control.Idempotency, do func(context.Context) (control.Answer, error)) (control.Answer, bool, error)
+
+	CreateKey(ctx context.Context, who control.Principal, r control.NewKey) (control.IssuedKey, error)
+	Keys(ctx context.Context, who control.Principal) ([]dayfly.Key, error)
+	RemoveKey(ctx context.Context, who control.Principal, id string) error
+	Accounts(ctx context.Context, who control.Principal) ([]dayfly.Account, error)
+
+	ImportImage(ctx context.Context, who control.Principal, r control.ImportImage) (dayfly.Image, error)
+	Images(ctx context.Context, who control.Principal) ([]dayfly.Image, error)
+	Image(ctx context.Context, who control.Principal, ref string) (dayfly.Image, error)
+	RemoveImage(ctx context.Context, who control.Principal, ref string) error
+
+	Ready(ctx context.Context) []control.Problem
+	Now() dayfly.Instant
+}
+
+// Options of the edge.
+type Options struct {
+	Log     *slog.Logger  // one line per request, and the causes of internal errors; nil drops them
+	Version string        // shown by /healthz and /readyz
+	Silence time.Duration // after which a sign of life goes out on a silent answer; 0 means SilenceDefault
+}
+
+// Limits of the edge.
+const (
+	SilenceDefault    = 15 * time.Second
+	BodyMaxBytes      = 16 << 20 // of a JSON body
+	headerTimeout     = 10 * time.Second
+	headerMaxBytes    = 64 << 10
+	drainMaxBytes     = 64 << 20        // of a refused body that are read so that the client sees the refusal
+	drainTimeout      = 5 * time.Second // for the same
+	limitDefault      = 50              // entries of a page
+	limitMax          = 100
+	entriesMax        = 1000 // of a page of a directory
+	idempotencyKeyMax = 255  // characters
+	pathMaxBytes      = 4096 // of a path inside a sandbox
+)
+
+// server holds what all requests share.
+type server struct {
+	backend Backend
+	log     *slog.Logger
+	version string
+	silence time.Duration
+	mux     *http.ServeMux
+}
+
+// New makes the handler of the whole API. It starts nothing in the background.
+func New(backend Backend, o Options) http.Handler {
+	s := &server{backend: backend, log: o.Log, version: o.Version, silence: o.Silence, mux: http.NewServeMux()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.silence <= 0 {
+		s.silence = SilenceDefault
+	}
+	for path, methods := range byPath(routes()) {
+		s.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { dispatch(w, r, methods) })
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { dispatch(w, r, nil) })
+	return s
+}
+
+// NewServer makes an HTTP server for h with a limit on the time and size of a request's head and no other: commands and
+// transfers last as long as they need. Vanished peers are noticed by TCP keep-alives, on by default.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	srv := &http.Server{
+		Handler:                      h,
+		ReadHeaderTimeout:            headerTimeout,
+		MaxHeaderBytes:               headerMaxBytes,
+		DisableGeneralOptionsHandler: true,
+	}
+	if log != nil {
+		srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	}
+	return srv
+}
