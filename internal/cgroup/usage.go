@@ -82,3 +82,11 @@ func keyed(path, key string) (int64, error) {
 	}
 	return n, nil
 }
+
+// OOMPath is the file with a line "oom_kill N": how many processes of the group were killed for lack of memory.
+func (g *Group) OOMPath() string {
+	if dir := g.paths.V1["memory"]; dir != "" {
+		return filepath.Join(dir, usageV1.oom)
+	}
+	return filepath.Join(g.paths.V2, usageV2.oom)
+}

@@ -85,6 +85,11 @@ func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instan
 		return nil, err
 	}
 	defer unix.Close(listen)
+	oom, err := unix.Open(group.OOMPath(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", group.OOMPath(), err)
+	}
+	defer unix.Close(oom)
 	inst.cpus = d.cpus.take(spec.Limits.VCPU)
 	c, err := d.spawn(group, spec, inst.cpus)
 	if err != nil {
@@ -92,7 +97,7 @@ func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instan
 	}
 	defer c.close()
 	inst.pid, inst.ours, inst.arena = c.pid, true, c.arena
-	if err := d.raise(ctx, c, spec, listen); err != nil {
+	if err := d.raise(ctx, c, spec, offer{listen: listen, oom: oom}); err != nil {
 		return nil, err
 	}
 	c.arena.free() // the agent runs: it left this memory long ago
@@ -103,13 +108,18 @@ func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instan
 	return inst, nil
 }
 
+// offer is what a machine gets besides its mounts: descriptors of the caller.
+type offer struct {
+	listen, oom int
+}
+
 // raise brings a cloned machine to life: its network in parallel with everything else.
-func (d *Driver) raise(ctx context.Context, c *child, spec dayfly.InstanceSpec, listen int) error {
+func (d *Driver) raise(ctx context.Context, c *child, spec dayfly.InstanceSpec, o offer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attached := make(chan error, 1)
 	go func() { attached <- attach(ctx, c, spec) }()
-	err := d.boot(ctx, c, spec, listen)
+	err := d.boot(ctx, c, spec, o)
 	if err != nil {
 		cancel()
 	}
@@ -132,7 +142,7 @@ func attach(ctx context.Context, c *child, spec dayfly.InstanceSpec) error {
 }
 
 // boot sends the machine what it needs and waits until it is ready.
-func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, listen int) error {
+func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o offer) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.channel.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := c.mapIDs(spec.UIDBase); err != nil {
@@ -148,7 +158,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, l
 		return err
 	}
 	defer m.close()
-	fds := boot.Descriptors{Root: m.root, Dev: m.dev, Run: m.run, Listen: listen}
+	fds := boot.Descriptors{Root: m.root, Dev: m.dev, Run: m.run, Listen: o.listen, OOM: o.oom}
 	err = boot.Send(c.channel, d.config(spec), fds)
 	if rerr := boot.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
 		if ctx.Err() != nil {
@@ -174,6 +184,7 @@ func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {
 		ID:       spec.ID,
 		Hostname: spec.ID,
 		User:     spec.User,
+		Workdir:  spec.Workdir,
 		Env:      spec.Env,
 		Granted:  int64(spec.Granted),
 		Limits:   spec.Limits,

@@ -31,6 +31,7 @@ const (
 	fdDev           // detached tmpfs with the device nodes
 	fdRun           // detached read-only bind mount of the node's directory for this machine
 	fdListen        // listening unix socket
+	fdOOM           // the file that counts processes killed for lack of memory, open for reading
 	fdCount
 )
 
@@ -39,6 +40,7 @@ type Config struct {
 	ID       string            `json:"id"`
 	Hostname string            `json:"hostname"`
 	User     dayfly.User       `json:"user"`
+	Workdir  string            `json:"workdir,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
 	Files    []File            `json:"files,omitempty"`
 	Granted  int64             `json:"granted_nanos"`
@@ -58,7 +60,7 @@ type File struct {
 
 // Descriptors are the host's objects that go with a Config. Send does not close them.
 type Descriptors struct {
-	Root, Dev, Run, Listen int
+	Root, Dev, Run, Listen, OOM int
 }
 
 // reply is what boot answers, once.
@@ -77,7 +79,7 @@ func Send(c *net.UnixConn, cfg Config, fds Descriptors) error {
 		return fmt.Errorf("boot config of %d bytes is larger than %d", len(body), configMax)
 	}
 	head := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
-	rights := unix.UnixRights(fds.Root, fds.Dev, fds.Run, fds.Listen)
+	rights := unix.UnixRights(fds.Root, fds.Dev, fds.Run, fds.Listen, fds.OOM)
 	if _, _, err := c.WriteMsgUnix(head, rights, nil); err != nil {
 		return fmt.Errorf("send boot descriptors: %w", err)
 	}

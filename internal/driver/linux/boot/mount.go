@@ -90,6 +90,12 @@ func (b *boot) openCgroup() error {
 	return err
 }
 
+// openScore opens what decides who dies first for lack of memory.
+func (b *boot) openScore() (err error) {
+	b.score, err = unix.Openat(b.mounts.proc, "self/oom_score_adj", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	return err
+}
+
 // mountRoot puts the overlay over the old root. The process is not in it yet.
 func (b *boot) mountRoot() error {
 	if err := unix.MoveMount(b.fds[fdRoot], "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
@@ -135,7 +141,11 @@ func (b *boot) mountPseudo() error {
 	if b.mounts.mqueue >= 0 {
 		_ = unix.Close(b.mounts.mqueue)
 	}
+	b.run, err = unix.Openat(b.fds[fdRun], ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	_ = unix.Close(b.fds[fdRun])
+	if err != nil {
+		return fmt.Errorf("open /run/dayfly: %w", err)
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 type Machine struct {
 	ID      string
 	User    dayfly.User
+	Workdir string // where commands run by default; empty means the user's home
 	Env     map[string]string
 	Granted time.Duration
 	Limits  dayfly.Limits
@@ -23,6 +24,12 @@ type Machine struct {
 	Listener net.Listener
 	// Cgroup is the machine's own cgroup directory, of a mount that nothing inside can see. Groups may be made below it.
 	Cgroup *os.File
+	// Run is the node's read-only directory for this machine, with the file "grant" in it. A path inside could be moved away.
+	Run *os.File
+	// OOMScore is this process's oom_score_adj, open for writing: later it could not be opened any more.
+	OOMScore *os.File
+	// OOMEvents has a line "oom_kill N": processes of the machine that were killed for lack of memory.
+	OOMEvents *os.File
 
 	channel *os.File
 }
@@ -33,6 +40,8 @@ type boot struct {
 	fds    [fdCount]int
 	mounts pseudo
 	cgroup int
+	run    int // directory
+	score  int // oom_score_adj
 	// emptyUsed tells that mounts.empty is attached already.
 	emptyUsed bool
 }
@@ -50,6 +59,7 @@ var early = []step{
 	{"make mounts private", (*boot).privateMounts},
 	{"make file systems", (*boot).makePseudo},
 	{"open own cgroup", (*boot).openCgroup},
+	{"open own score", (*boot).openScore},
 	{"set up network", (*boot).setUpNetwork},
 }
 
@@ -112,13 +122,17 @@ func (b *boot) machine() (*Machine, error) {
 		return nil, err
 	}
 	return &Machine{
-		ID:       b.cfg.ID,
-		User:     b.cfg.User,
-		Env:      b.cfg.Env,
-		Granted:  time.Duration(b.cfg.Granted),
-		Limits:   b.cfg.Limits,
-		Listener: l,
-		Cgroup:   os.NewFile(uintptr(b.cgroup), "cgroup"),
+		ID:        b.cfg.ID,
+		User:      b.cfg.User,
+		Workdir:   b.cfg.Workdir,
+		Env:       b.cfg.Env,
+		Granted:   time.Duration(b.cfg.Granted),
+		Limits:    b.cfg.Limits,
+		Listener:  l,
+		Cgroup:    os.NewFile(uintptr(b.cgroup), "cgroup"),
+		Run:       os.NewFile(uintptr(b.run), "run"),
+		OOMScore:  os.NewFile(uintptr(b.score), "oom_score_adj"),
+		OOMEvents: os.NewFile(uintptr(b.fds[fdOOM]), "oom events"),
 	}, nil
 }
 
