@@ -311,6 +311,9 @@ func TestOpen(t *testing.T) {
 	g := group(t, h, installation, dayfly.Limits{})
 	start(t, g, "echo ready; exec sleep 600")
 	id := filepath.Base(g.Paths().V2)
+	if found, err := h.Find(id); err != nil || len(found) != 1 || found[0].Paths().V2 != g.Paths().V2 {
+		t.Errorf("Find = %v, %v", found, err)
+	}
 	again, err := cgroup.Open(g.Paths(), installation, id)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cleanup"
 )
 
 // ErrBusy says that a group could not be removed because something still lives in it.
@@ -103,18 +102,15 @@ func (g *Group) Create(limits dayfly.Limits) error {
 	if g.host.v2 == "" {
 		return errors.New("create cgroup: the group was opened by its paths")
 	}
-	var undo cleanup.Stack
-	defer undo.Clean()
-	for _, dir := range g.paths.dirs() {
+	dirs := g.paths.dirs()
+	for i, dir := range dirs {
 		if err := g.mkdir(dir); err != nil {
-			return err
+			return errors.Join(err, rmdirs(dirs[:i]))
 		}
-		undo.Add(func() { _ = rmdir(dir) })
 	}
 	if err := g.limit(limits); err != nil {
-		return fmt.Errorf("limit cgroup: %w", err)
+		return errors.Join(fmt.Errorf("limit cgroup: %w", err), rmdirs(dirs))
 	}
-	undo.Release()
 	return nil
 }
 

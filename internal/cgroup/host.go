@@ -113,6 +113,35 @@ func (h Host) Group(installation, id string) (*Group, error) {
 	return &Group{paths: p, host: h}, nil
 }
 
+// Find gives the sandbox groups of this id whatever the installation, for a caller that has only the id. Ids are random
+// enough to be the host's only ones.
+func (h Host) Find(id string) ([]*Group, error) {
+	if !dayfly.ValidID(dayfly.PrefixSandbox, id) {
+		return nil, dayfly.Errorf(dayfly.CodeInvalid, "%q is no sandbox id", id)
+	}
+	entries, err := os.ReadDir(h.v2)
+	if err != nil {
+		return nil, fmt.Errorf("find cgroup: %w", err)
+	}
+	var found []*Group
+	for _, e := range entries {
+		installation, ok := strings.CutPrefix(e.Name(), namePrefix)
+		if !ok || !dayfly.ValidInstallation(installation) {
+			continue
+		}
+		g, err := h.Group(installation, id)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(g.paths.V2); err == nil {
+			found = append(found, g)
+		} else if !gone(err) {
+			return nil, fmt.Errorf("find cgroup: %w", err)
+		}
+	}
+	return found, nil
+}
+
 // mountPoints are those of the hierarchies that groups live in, v2 first, each once.
 func (h Host) mountPoints() []string {
 	dirs := []string{h.v2}

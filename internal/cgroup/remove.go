@@ -46,6 +46,15 @@ func removeTree(dir string) error {
 	return err
 }
 
+// rmdirs removes groups that have none below them.
+func rmdirs(dirs []string) error {
+	var errs []error
+	for _, dir := range dirs {
+		errs = append(errs, rmdir(dir))
+	}
+	return errors.Join(errs...)
+}
+
 // rmdir removes one group. Missing is fine; in use is ErrBusy.
 func rmdir(dir string) error {
 	err := syscall.Rmdir(dir)
