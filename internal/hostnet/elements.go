@@ -107,12 +107,12 @@ func (s *elements) add(e element) error {
 	return nil
 }
 
-// remove takes the slot's permission away, whoever has it when id is empty, else only id's.
+// remove takes id's permission for the slot away, and nobody else's.
 func (s *elements) remove(slot int, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.bySlot[slot]
-	if !ok || id != "" && e.id != id {
+	if !ok || e.id != id {
 		return nil
 	}
 	if err := s.conn.SetDeleteElements(s.rules.boxes, []nftables.SetElement{e.encode()}); err != nil {
@@ -123,6 +123,14 @@ func (s *elements) remove(slot int, id string) error {
 	}
 	delete(s.bySlot, slot)
 	return nil
+}
+
+// owner tells who has a slot's permission.
+func (s *elements) owner(slot int) (element, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.bySlot[slot]
+	return e, ok
 }
 
 // reinstall calls install with all permissions while none can change.

@@ -32,9 +32,19 @@ func List(ctx context.Context, options Options) ([]Found, error) {
 	return list(ctx, h, options.Installation)
 }
 
-// List finds everything of this installation's sandboxes on the host.
-func (n *Network) List(ctx context.Context) ([]Found, error) {
-	return list(ctx, n.host, n.options.Installation)
+// List gives the ids of this installation's sandboxes that have anything on the host.
+func (n *Network) List(ctx context.Context) ([]string, error) {
+	found, err := list(ctx, n.host, n.options.Installation)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, f := range found {
+		if f.ID != "" && !slices.Contains(ids, f.ID) {
+			ids = append(ids, f.ID)
+		}
+	}
+	return ids, nil
 }
 
 func list(ctx context.Context, h *host, installation string) ([]Found, error) {
@@ -90,28 +100,27 @@ func ourLinks(h *host, installation string) ([]netlink.Link, error) {
 	}), nil
 }
 
-// Reclaim removes everything of the given sandboxes at once: permission, remembered connections and links. It is
-// idempotent. It waits for the kernel to delete the links, which takes tens of milliseconds.
-func (n *Network) Reclaim(ctx context.Context, ids ...string) error {
-	found, err := n.List(ctx)
+// Reclaim removes everything of a sandbox at once, without knowing its slot. It is idempotent. It waits for the kernel to
+// delete links, which takes tens of milliseconds.
+func (n *Network) Reclaim(ctx context.Context, id string) error {
+	found, err := list(ctx, n.host, n.options.Installation)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	var links []string
 	for _, f := range found {
-		if f.ID == "" || !slices.Contains(ids, f.ID) {
+		if f.ID != id || id == "" {
 			continue
 		}
-		errs = append(errs, n.set.remove(f.Slot, f.ID))
 		if f.Permitted {
-			errs = append(errs, n.host.run(func() error { return forgetConnections(address(n.block, f.Slot)) }))
+			errs = append(errs, n.set.remove(f.Slot, id))
+			n.reaper.bury(linkName(n.options.Installation, f.Slot, id), address(n.block, f.Slot))
 		}
 		if f.Link != "" {
-			links = append(links, f.Link)
+			errs = append(errs, n.deleteLinks(f.Link))
 		}
 	}
-	return errors.Join(append(errs, n.deleteLinks(links...))...)
+	return errors.Join(errs...)
 }
 
 // sweepUnfinished removes links that an Attach left when the process died in its middle: no sandbox was ever given them.

@@ -29,7 +29,7 @@ type Network struct {
 	upstreams upstreams
 	foreign   []ForeignRule
 
-	links    reaper
+	reaper   reaper
 	watchers []interface{ Close() error }
 	done     chan struct{}
 	wait     sync.WaitGroup
@@ -70,9 +70,12 @@ func (n *Network) open(ctx context.Context) error {
 	if err := n.sweepUnfinished(); err != nil {
 		return err
 	}
+	if err := n.forgetStrangers(); err != nil {
+		return err
+	}
 	n.mtu = hostMTU(n.host)
 	n.upstreams = findUpstreams(n.options)
-	n.links.start(n)
+	n.reaper.start(n)
 	// The watchers subscribe before the state is read, so that no change falls between.
 	if err := n.startWatching(); err != nil {
 		return err
@@ -85,6 +88,18 @@ func (n *Network) open(ctx context.Context) error {
 			return err
 		}
 		return n.host.run(func() error { return forwardOn(n.options.StateDir) })
+	})
+}
+
+// forgetStrangers drops the remembered connections of addresses that nobody owns now; an earlier process may have ended
+// before it did.
+func (n *Network) forgetStrangers() error {
+	owned := make(map[netip.Addr]bool)
+	for _, e := range n.set.list() {
+		owned[e.address] = true
+	}
+	return n.host.run(func() error {
+		return forgetConnections(netip.Addr{}, func(a netip.Addr) bool { return n.block.Contains(a) && !owned[a] })
 	})
 }
 
@@ -150,11 +165,14 @@ func (n *Network) Attach(ctx context.Context, slot int, id string, netns *os.Fil
 		gateway: gateway(n.block, slot), address: address(n.block, slot),
 	}
 	n.mu.Unlock()
-	if err := n.set.remove(slot, ""); err != nil { // a leftover of the slot loses its permission first
+	if err := n.evict(slot); err != nil {
 		return err
 	}
-	n.links.raise(p.name)
-	err := n.host.run(func() error { return p.create(n.host, netns) })
+	err := n.reaper.reuse(p.name, p.address)
+	if err != nil {
+		return fmt.Errorf("attach network of %s: %w", id, err)
+	}
+	err = n.host.run(func() error { return p.create(n.host, netns) })
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -165,6 +183,16 @@ func (n *Network) Attach(ctx context.Context, slot int, id string, netns *os.Fil
 		return errors.Join(fmt.Errorf("attach network of %s: %w", id, err), n.deleteLinks(p.name))
 	}
 	return nil
+}
+
+// evict takes away the permission of whoever has the slot still: a leftover, since the caller gives each slot once.
+func (n *Network) evict(slot int) error {
+	old, ok := n.set.owner(slot)
+	if !ok {
+		return nil
+	}
+	n.options.Log.Warn("a network slot was still in use", "slot", slot, "by", old.id)
+	return n.Detach(context.Background(), slot, old.id)
 }
 
 // permit opens the rules for one sandbox; where somebody just took the whole table away it is put back first.
@@ -185,8 +213,8 @@ func (n *Network) deleteLinks(names ...string) error {
 }
 
 // Detach takes the sandbox's permission away: when it returns nothing passes in either direction and the slot may be given
-// again. The link follows within seconds: it dies with its namespace, and what does not is deleted. Detaching what is not
-// there succeeds.
+// again; giving the same one again at once costs Attach some milliseconds, so give slots in turn. The link follows within
+// seconds: it dies with its namespace, and what does not is deleted. Detaching what is not there succeeds.
 func (n *Network) Detach(ctx context.Context, slot int, id string) error {
 	if err := checkSlot(slot, id); err != nil {
 		return err
@@ -194,10 +222,7 @@ func (n *Network) Detach(ctx context.Context, slot int, id string) error {
 	if err := n.set.remove(slot, id); err != nil {
 		return err
 	}
-	if err := n.host.run(func() error { return forgetConnections(address(n.block, slot)) }); err != nil {
-		n.options.Log.Warn("old connections of a sandbox's address stay known", "id", id, "error", err)
-	}
-	n.links.bury(linkName(n.options.Installation, slot, id))
+	n.reaper.bury(linkName(n.options.Installation, slot, id), address(n.block, slot))
 	return nil
 }
 

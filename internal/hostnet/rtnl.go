@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"unsafe"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -76,10 +75,8 @@ func (r *rtnl) do(requests ...*nl.NetlinkRequest) (answers [][]byte, errs []erro
 				continue
 			}
 			waiting--
-			if len(m.Data) >= 4 {
-				if code := *(*int32)(unsafe.Pointer(&m.Data[0])); code != 0 {
-					errs[i] = unix.Errno(-code)
-				}
+			if err := errnoOf(m.Data); err != unix.Errno(0) {
+				errs[i] = err
 			}
 		}
 	}

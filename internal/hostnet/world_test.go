@@ -140,9 +140,13 @@ func (w *world) sandbox() box {
 
 func (w *world) detached() box {
 	w.t.Helper()
-	b := box{id: dayfly.NewID(dayfly.PrefixSandbox), slot: w.boxCount, ns: newNS(w.t)}
+	return box{id: dayfly.NewID(dayfly.PrefixSandbox), slot: w.nextSlot(), ns: newNS(w.t)}
+}
+
+// nextSlot gives slots in turn, as the node does.
+func (w *world) nextSlot() int {
 	w.boxCount++
-	return b
+	return w.boxCount % hostnet.Slots
 }
 
 // link makes a veth pair between two namespaces and returns the indexes of its ends.
