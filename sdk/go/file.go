@@ -36,6 +36,23 @@ type FileInfo struct {
 	Error      string     `json:"error"`  // why it could not be read fully, or empty
 }
 
+// wireFile is an entry as the server writes it: names that are not UTF-8 come beside their text as exact bytes.
+type wireFile struct {
+	FileInfo
+	NameB64   []byte `json:"name_b64"`
+	PathB64   []byte `json:"path_b64"`
+	TargetB64 []byte `json:"target_b64"`
+}
+
+// exact is the entry with the exact bytes of its names.
+func (w wireFile) exact() FileInfo {
+	f := w.FileInfo
+	f.Name = firstOf(string(w.NameB64), f.Name)
+	f.Path = firstOf(string(w.PathB64), f.Path)
+	f.Target = firstOf(string(w.TargetB64), f.Target)
+	return f
+}
+
 // ReadFile gives the whole content of a file of at most limit bytes; a longer one is CodeTooLarge. Use Download for any size.
 func (s *Sandbox) ReadFile(ctx context.Context, path string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
@@ -68,12 +85,12 @@ func (s *Sandbox) put(ctx context.Context, path string, mode fs.FileMode, again 
 	if mode != 0 {
 		query.Set("mode", octal(mode))
 	}
-	var info FileInfo
+	var info wireFile
 	err := s.client.do(ctx, call{
 		method: http.MethodPut, path: s.path("/files/content"), query: query, body: body, repeatable: again,
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
 	}, &info)
-	return info, err
+	return info.exact(), err
 }
 
 // Download copies a file of any size to w and gives the number of bytes. After an error w may hold a part of it.
@@ -128,7 +145,13 @@ func (s *Sandbox) ListFiles(ctx context.Context, path string, recursive bool) it
 	if recursive {
 		query.Set("recursive", "true")
 	}
-	return pages[FileInfo](ctx, s.client, s.path("/files"), query, listPage)
+	return func(yield func(FileInfo, error) bool) {
+		for w, err := range pages[wireFile](ctx, s.client, s.path("/files"), query, listPage) {
+			if !yield(w.exact(), err) {
+				return
+			}
+		}
+	}
 }
 
 // IsDir tells whether a path is a directory, following links. A path that does not exist is none.

@@ -13,15 +13,15 @@ import (
 
 // Image is a root file system that sandboxes start from.
 type Image struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	Digest    string            `json:"digest"`
-	SizeBytes int64             `json:"size_bytes"` // unpacked
-	Files     int64             `json:"files"`
-	User      string            `json:"user"`
-	Workdir   string            `json:"workdir"`
-	Env       map[string]string `json:"env"`
-	CreatedAt *time.Time        `json:"created_at"`
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Digest    string     `json:"digest"`
+	SizeBytes int64      `json:"size_bytes"` // unpacked
+	Files     int64      `json:"files"`
+	User      string     `json:"user"`
+	Workdir   string     `json:"workdir"`
+	EnvNames  []string   `json:"env_names"` // values are never shown
+	CreatedAt *time.Time `json:"created_at"`
 }
 
 // ImportOptions say how commands run in an image. Zero values leave it to the server.

@@ -22,7 +22,6 @@ type Key struct {
 type Account struct {
 	ID        string     `json:"id"`
 	Name      string     `json:"name"`
-	Admin     bool       `json:"admin"`
 	MaxLive   int        `json:"max_live"` // 0 means no limit
 	CreatedAt *time.Time `json:"created_at"`
 }
