@@ -22,66 +22,85 @@ type Options struct {
 	Installation string
 	// Agent is the path of the agent's binary; empty means the embedded one.
 	Agent string
+	// Scratch is an existing directory for the short-lived files of a probe; empty means the system's.
+	Scratch string
 }
 
 // Driver implements dayfly.Driver.
 type Driver struct {
 	installation string
-	host         cgroup.Host
-	events       *cgroup.Events
-	agent        int // descriptor of the sealed agent
-	null         *os.File
-	lastCap      uint // the kernel's highest capability
-	seccomp      []byte
-	masked       []string
-	cpus         *cpus
-	ending       sync.WaitGroup // goroutines that see a machine to its end
+	scratch      string
+	unfit        error // why this host or this binary cannot run the driver, or nil; then nothing below is set
+
+	host    cgroup.Host
+	events  *cgroup.Events
+	agent   int // descriptor of the sealed agent
+	null    *os.File
+	lastCap uint // the kernel's highest capability
+	seccomp []byte
+	masked  []string
+	cpus    *cpus
+	ending  sync.WaitGroup // goroutines that see a machine to its end
 }
 
-// New prepares the driver. CodeUnavailable: this host or this binary cannot run it, Check says more. Close releases what it
-// holds; it ends no machine.
+// New prepares the driver. On a host that cannot run it there is a driver too, whose Probe tells why and whose other methods
+// answer CodeUnavailable. Close releases what it holds; it ends no machine.
 func New(o Options) (*Driver, error) {
 	if !dayfly.ValidInstallation(o.Installation) {
 		return nil, fmt.Errorf("linux driver: %q is no installation id", o.Installation)
 	}
-	host, err := cgroup.Detect("/")
-	if err != nil {
-		return nil, err
+	d := &Driver{installation: o.Installation, scratch: o.Scratch}
+	switch err := d.prepare(o.Agent); {
+	case err == nil:
+		return d, nil
+	case dayfly.ErrorCode(err) == dayfly.CodeUnavailable:
+		return &Driver{installation: o.Installation, scratch: o.Scratch, unfit: err}, nil
+	default:
+		return nil, fmt.Errorf("linux driver: %w", err)
 	}
-	binary, err := agentBinary(o.Agent)
-	if err != nil {
-		return nil, err
+}
+
+func (d *Driver) prepare(agent string) (err error) {
+	if d.host, err = cgroup.Detect("/"); err != nil {
+		return err
 	}
-	d := &Driver{installation: o.Installation, host: host, masked: maskedPaths()}
+	binary, err := agentBinary(agent)
+	if err != nil {
+		return err
+	}
 	if d.seccomp, err = seccompProgram(); err != nil {
-		return nil, err
+		return err
 	}
 	if d.lastCap, err = lastCapability(); err != nil {
-		return nil, err
+		return err
 	}
 	if d.cpus, err = newCPUs(); err != nil {
-		return nil, err
+		return err
 	}
+	d.masked = maskedPaths()
 	var undo cleanup.Stack
 	defer undo.Clean()
 	if d.null, err = openNull(); err != nil {
-		return nil, err
+		return err
 	}
 	undo.Add(func() { _ = d.null.Close() })
 	if d.agent, err = sealAgent(binary); err != nil {
-		return nil, err
+		return err
 	}
 	undo.Add(func() { _ = unix.Close(d.agent) })
 	if d.events, err = cgroup.NewEvents(); err != nil {
-		return nil, err
+		return err
 	}
 	undo.Release()
-	return d, nil
+	return nil
 }
 
 // Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its
 // instances may be called afterwards.
 func (d *Driver) Close() error {
+	if d.unfit != nil {
+		return nil
+	}
 	err := d.events.Close()
 	d.ending.Wait()
 	return errors.Join(err, d.null.Close(), unix.Close(d.agent))
@@ -92,6 +111,9 @@ func (d *Driver) Name() dayfly.Isolation { return dayfly.IsolationLinux }
 
 // List implements dayfly.Driver: the machines are the installation's cgroups.
 func (d *Driver) List(ctx context.Context) ([]string, error) {
+	if d.unfit != nil {
+		return nil, d.unfit
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -100,6 +122,9 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 
 // Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
 func (d *Driver) Reclaim(ctx context.Context, id string) error {
+	if d.unfit != nil {
+		return d.unfit
+	}
 	group, err := d.host.Group(d.installation, id)
 	if err != nil {
 		return err

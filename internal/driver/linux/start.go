@@ -32,7 +32,10 @@ func (d *Driver) Start(ctx context.Context, spec dayfly.InstanceSpec) (dayfly.In
 	if err := check(spec); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
-	inst, err := d.start(ctx, spec)
+	if d.unfit != nil {
+		return nil, d.unfit
+	}
+	inst, err := d.start(ctx, d.installation, spec)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = errors.Join(ctx.Err(), err)
@@ -58,13 +61,13 @@ func check(spec dayfly.InstanceSpec) error {
 	return nil
 }
 
-func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (_ *instance, err error) {
+func (d *Driver) start(ctx context.Context, installation string, spec dayfly.InstanceSpec) (*instance, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	var undo cleanup.Stack
 	defer undo.Clean()
-	group, err := d.host.Group(d.installation, spec.ID)
+	group, err := d.host.Group(installation, spec.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,9 @@ func (i *instance) settle() error {
 // Recover implements dayfly.Driver. A machine is known by its cgroup; the recorded pid alone would prove nothing, as pids
 // are used again.
 func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (dayfly.Instance, error) {
+	if d.unfit != nil {
+		return nil, d.unfit
+	}
 	st, err := parseState(raw)
 	if err != nil {
 		return nil, fmt.Errorf("recover %s: %w", id, err)
