@@ -78,7 +78,10 @@ func (u *unpacker) entry(h *tar.Header) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.dir(name, mode, h.ModTime)
-	case tar.TypeReg, tar.TypeGNUSparse:
+	case tar.TypeReg:
+		if isSparse(h) {
+			return &Error{Code: CodeBadAnswer, Message: fmt.Sprintf("the archive holds %q as a sparse file, of any size that it claims", name)}
+		}
 		return u.file(name, mode, h.ModTime)
 	case tar.TypeSymlink:
 		u.moved.Files++
@@ -96,6 +99,16 @@ func (u *unpacker) entry(h *tar.Header) error {
 	}
 	u.moved.skip(name)
 	return nil
+}
+
+// isSparse tells a file whose size costs the archive nothing: unpacking would fill a disk with zeros.
+func isSparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 // parents makes dir and sees that no part of it is a link.
