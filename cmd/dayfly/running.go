@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"dayfly.dev/dayfly/internal/reserve"
 )
 
 // Files of a data directory that tell of the server.
@@ -28,28 +28,17 @@ type serverInfo struct {
 
 // lockServer takes the data directory for this process. The lock ends with the process.
 func lockServer(dataDir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dataDir, serverLockFile), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the server's lock: %w", err)
+	f, err := reserve.Lock(filepath.Join(dataDir, serverLockFile))
+	if errors.Is(err, reserve.ErrHeld) {
+		return nil, fmt.Errorf("another server already uses the data directory %s\nhint: `dayfly status` shows it; choose another with --data", dataDir)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another server already uses the data directory %s\nhint: `dayfly status` shows it; choose another with --data", dataDir)
-		}
-		return nil, fmt.Errorf("lock the data directory: %w", err)
-	}
-	return f, nil
+	return f, err
 }
 
-// serverLocked tells whether a server holds the data directory.
+// serverLocked tells whether a server holds the data directory. One that cannot be told is taken for held.
 func serverLocked(dataDir string) bool {
-	f, err := os.OpenFile(filepath.Join(dataDir, serverLockFile), os.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	held, err := reserve.Held(filepath.Join(dataDir, serverLockFile))
+	return held || err != nil
 }
 
 // runningServer finds the server of a data directory. Info is empty while a server that runs has not said where it listens.
