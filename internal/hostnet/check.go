@@ -92,7 +92,7 @@ func checkForeign(h *host) []Finding {
 	if err == nil {
 		defer conn.CloseLasting()
 		var chains []*nftables.Chain
-		if chains, err = dropChains(conn); err == nil {
+		if chains, err = dropChains(h, conn); err == nil {
 			return describeForeign(chains)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -44,7 +45,7 @@ func (n *Network) repairForeign(conn *nftables.Conn) error {
 	n.mu.Lock()
 	loopback := n.upstreams.loopback
 	n.mu.Unlock()
-	chains, err := dropChains(conn)
+	chains, err := dropChains(n.host, conn)
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (n *Network) repairForeign(conn *nftables.Conn) error {
 	inserted := 0
 	for _, chain := range chains {
 		wanted := wantedForeign(n.rules.prefix, *chain.Hooknum, loopback)
-		ours, err := markedRules(conn, chain, mark)
+		ours, err := markedRules(n.host, chain, mark)
 		if err != nil {
 			return err
 		}
@@ -96,7 +97,7 @@ func (n *Network) ForeignRules() []ForeignRule {
 
 // dropChains finds the base chains of other tables at the forward and input hooks that drop packets, by policy or by a rule
 // in them or in a chain that they may call.
-func dropChains(conn *nftables.Conn) ([]*nftables.Chain, error) {
+func dropChains(h *host, conn *nftables.Conn) ([]*nftables.Chain, error) {
 	chains, err := conn.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
@@ -113,7 +114,7 @@ func dropChains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 			}
 			sameTable := callee.Table.Name == c.Table.Name && callee.Table.Family == c.Table.Family
 			if sameTable && (callee.Hooknum == nil || callee.Name == c.Name) {
-				drops = chainDrops(conn, callee)
+				drops = chainDrops(h, callee)
 			}
 		}
 		if drops {
@@ -131,43 +132,27 @@ func foreignBase(c *nftables.Chain) bool {
 }
 
 // chainDrops tells whether a rule of the chain drops or rejects. What cannot be read is taken for a drop.
-func chainDrops(conn *nftables.Conn, c *nftables.Chain) bool {
-	rules, err := conn.GetRules(c.Table, c)
-	if err != nil {
-		return true
-	}
-	for _, r := range rules {
-		for _, e := range r.Exprs {
-			switch e := e.(type) {
-			case *expr.Verdict:
-				if e.Kind == expr.VerdictDrop {
-					return true
-				}
-			case *expr.Reject, *expr.Target:
-				return true
-			}
-		}
-	}
-	return false
+func chainDrops(h *host, c *nftables.Chain) bool {
+	rules, err := h.dumpRules(c.Table, c.Name)
+	return err != nil || slices.ContainsFunc(rules, func(r kernelRule) bool { return r.drops })
 }
 
-func markedRules(conn *nftables.Conn, c *nftables.Chain, mark []byte) ([]*nftables.Rule, error) {
-	rules, err := conn.GetRules(c.Table, c)
+func markedRules(h *host, c *nftables.Chain, mark []byte) ([]*nftables.Rule, error) {
+	rules, err := h.dumpRules(c.Table, c.Name)
 	if err != nil {
-		return nil, fmt.Errorf("list rules of %s %s: %w", tableName(c.Table), c.Name, err)
+		return nil, err
 	}
 	var ours []*nftables.Rule
 	for _, r := range rules {
-		if bytes.Equal(r.UserData, mark) {
-			r.Table, r.Chain = c.Table, c
-			ours = append(ours, r)
+		if bytes.Equal(r.userData, mark) {
+			ours = append(ours, &nftables.Rule{Table: c.Table, Chain: c, Handle: r.handle})
 		}
 	}
 	return ours, nil
 }
 
 // removeForeign takes the rules of an installation out of all other tables.
-func removeForeign(conn *nftables.Conn, installation string) error {
+func removeForeign(h *host, conn *nftables.Conn, installation string) error {
 	chains, err := conn.ListChains()
 	if err != nil {
 		return fmt.Errorf("list chains: %w", err)
@@ -177,7 +162,7 @@ func removeForeign(conn *nftables.Conn, installation string) error {
 		if !foreignBase(c) {
 			continue
 		}
-		ours, err := markedRules(conn, c, foreignMark(installation))
+		ours, err := markedRules(h, c, foreignMark(installation))
 		errs = append(errs, err)
 		for _, r := range ours {
 			errs = append(errs, conn.DelRule(r))

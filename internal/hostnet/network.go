@@ -112,7 +112,7 @@ func (n *Network) repair() error {
 		return err
 	}
 	defer conn.CloseLasting()
-	whole, err := n.rules.whole(conn)
+	whole, err := n.rules.whole(n.host, conn)
 	if err != nil {
 		return err
 	}

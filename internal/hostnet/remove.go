@@ -34,7 +34,7 @@ func Remove(ctx context.Context, options Options) error {
 			return errors.Join(append(errs, err)...)
 		}
 		defer conn.CloseLasting()
-		errs = append(errs, removeForeign(conn, options.Installation), removeTable(conn, options.Installation))
+		errs = append(errs, removeForeign(h, conn, options.Installation), removeTable(conn, options.Installation))
 		others, err := installations(conn)
 		errs = append(errs, err)
 		if err == nil && others == 0 {

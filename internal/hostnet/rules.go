@@ -242,7 +242,7 @@ func (r *ruleset) addBaseChains(c *nftables.Conn) {
 }
 
 // whole tells whether the table in the kernel has every rule that install put there.
-func (r *ruleset) whole(c *nftables.Conn) (bool, error) {
+func (r *ruleset) whole(h *host, c *nftables.Conn) (bool, error) {
 	if r.rules == nil {
 		return false, nil
 	}
@@ -255,9 +255,9 @@ func (r *ruleset) whole(c *nftables.Conn) (bool, error) {
 		if chain.Table.Name != r.table.Name {
 			continue
 		}
-		rules, err := c.GetRules(r.table, chain)
+		rules, err := h.dumpRules(r.table, chain.Name)
 		if err != nil {
-			return false, fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
+			return false, err
 		}
 		if len(rules) != r.rules[chain.Name] {
 			return false, nil

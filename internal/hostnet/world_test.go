@@ -279,6 +279,16 @@ func (w *world) nft(args ...string) string {
 	return string(out)
 }
 
+// nftQuiet is nft for what may not exist: then the answer is empty.
+func (w *world) nftQuiet(args ...string) string {
+	var out []byte
+	_ = in(w.host, func() (err error) {
+		out, err = exec.Command("nft", args...).Output()
+		return err
+	})
+	return string(out)
+}
+
 func (w *world) sysctl(ns *os.File, path string) string {
 	w.t.Helper()
 	var text []byte
