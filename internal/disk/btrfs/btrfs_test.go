@@ -1,0 +1,328 @@
+package btrfs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/disk/btrfs"
+	"dayfly.dev/dayfly/internal/disk/disktest"
+)
+
+const removeMax = 100 * time.Millisecond // idle: below 1
+
+func TestPoolSimple(t *testing.T)  { conform(t, btrfs.QuotaSimple) }
+func TestPoolClassic(t *testing.T) { conform(t, btrfs.QuotaClassic) }
+func TestPoolOff(t *testing.T)     { conform(t, btrfs.QuotaOff) }
+
+func conform(t *testing.T, quota btrfs.Quota) {
+	disktest.Run(t, func(t *testing.T) disktest.Fixture {
+		dir := dataDir(t)
+		return disktest.Fixture{
+			Open:      func(t *testing.T) dayfly.Pool { return open(t, dir, quota) },
+			RemoveMax: removeMax,
+		}
+	})
+}
+
+// TestPoolHosted runs on a data directory that is on btrfs itself: the disk pool of another installation plays the host.
+func TestPoolHosted(t *testing.T) {
+	disktest.Run(t, func(t *testing.T) disktest.Fixture {
+		dir := hostedDir(t)
+		return disktest.Fixture{
+			Open:      func(t *testing.T) dayfly.Pool { return open(t, dir, btrfs.QuotaAuto) },
+			RemoveMax: removeMax,
+		}
+	})
+}
+
+// dataDir makes a data directory whose pool is destroyed at the end, and looks for what is left.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	if r := btrfs.Probe(dir); !r.Works {
+		t.Skipf("no btrfs here: %v", r.Reasons)
+	}
+	t.Cleanup(func() {
+		if err := btrfs.Destroy(context.Background(), dir); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+		wantNothing(t, dir)
+	})
+	return dir
+}
+
+// hostedDir makes a data directory on a btrfs without quotas.
+func hostedDir(t *testing.T) string {
+	t.Helper()
+	host := dataDir(t)
+	must(t, open(t, host, btrfs.QuotaOff).Close())
+	dir := filepath.Join(host, "pool", "data")
+	must(t, os.Mkdir(dir, 0o700))
+	t.Cleanup(func() {
+		if err := btrfs.Destroy(context.Background(), dir); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) > 0 {
+			t.Errorf("after Destroy: %v, %v", entries, err)
+		}
+	})
+	return dir
+}
+
+func open(t *testing.T, dir string, quota btrfs.Quota) *btrfs.Pool {
+	t.Helper()
+	p, err := btrfs.Open(t.Context(), btrfs.Options{DataDir: dir, Quota: quota, SizeBytes: 1 << 30, Discard: true})
+	if err != nil {
+		if dayfly.ErrorCode(err) == dayfly.CodeUnavailable && quota == btrfs.QuotaSimple {
+			t.Skipf("no simple quotas here: %v", err)
+		}
+		t.Fatal(err)
+	}
+	return p
+}
+
+// wantNothing checks that no mount, loop device or file of the data directory is left.
+func wantNothing(t *testing.T, dir string) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	if strings.Contains(string(table), dir) {
+		t.Errorf("a mount is left below %s", dir)
+	}
+	if loops := loopsOf(t, dir); len(loops) > 0 {
+		t.Errorf("loop devices are left: %v", loops)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("files are left: %v, %v", entries, err)
+	}
+}
+
+func loopsOf(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	must(t, err)
+	var found []string
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), dir) {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMount(t *testing.T) {
+	dir := dataDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	defer p.Close()
+	if len(loopsOf(t, dir)) != 1 {
+		t.Errorf("loop devices: %v", loopsOf(t, dir))
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	for line := range strings.Lines(string(table)) {
+		if !strings.Contains(line, " "+filepath.Join(dir, "pool")+" ") {
+			continue
+		}
+		for _, want := range []string{"nosuid", "nodev", "noatime", "discard=async"} {
+			if !strings.Contains(line, want) {
+				t.Errorf("the mount lacks %s: %s", want, line)
+			}
+		}
+		if strings.Contains(line, "shared:") {
+			t.Errorf("the mount is shared: %s", line)
+		}
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(filepath.Join(dir, "pool"), &st))
+	if st.Mode&0o777 != 0o700 {
+		t.Errorf("mode %o", st.Mode)
+	}
+	must(t, unix.Stat(filepath.Join(dir, "pool.img"), &st))
+	if st.Mode&0o777 != 0o600 || st.Blocks*512 > 64<<20 {
+		t.Errorf("the file has mode %o and takes %d bytes", st.Mode, st.Blocks*512)
+	}
+}
+
+func TestReopenAfterUnmount(t *testing.T) {
+	dir := dataDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	disk, err := p.Create(t.Context(), "one", 64<<20)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(disk, "u", "f"), []byte("x"), 0o600))
+	must(t, p.Close())
+	must(t, unix.Unmount(filepath.Join(dir, "pool"), 0)) // as after a reboot
+	p = open(t, dir, btrfs.QuotaAuto)
+	defer p.Close()
+	if b, err := os.ReadFile(filepath.Join(disk, "u", "f")); err != nil || string(b) != "x" {
+		t.Errorf("after mounting again: %q, %v", b, err)
+	}
+	if enforced, _ := p.Limits(); !enforced {
+		t.Error("limits are off after mounting again")
+	}
+}
+
+// TestReopenFindsLoopDevice has the device attached and mounted elsewhere, as another mount namespace may hold it.
+func TestReopenFindsLoopDevice(t *testing.T) {
+	dir := dataDir(t)
+	must(t, open(t, dir, btrfs.QuotaAuto).Close())
+	elsewhere := t.TempDir()
+	must(t, unix.Mount(filepath.Join(dir, "pool"), elsewhere, "", unix.MS_BIND, ""))
+	must(t, unix.Unmount(filepath.Join(dir, "pool"), 0))
+	p := open(t, dir, btrfs.QuotaAuto)
+	if loops := loopsOf(t, dir); len(loops) != 1 {
+		t.Errorf("loop devices: %v", loops)
+	}
+	must(t, unix.Unmount(elsewhere, 0))
+	must(t, p.Close())
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Run("another mount in its place", func(t *testing.T) {
+		dir := dataDir(t)
+		must(t, open(t, dir, btrfs.QuotaAuto).Close())
+		pool := filepath.Join(dir, "pool")
+		must(t, unix.Mount("none", pool, "tmpfs", 0, ""))
+		_, err := btrfs.Open(t.Context(), btrfs.Options{DataDir: dir})
+		if dayfly.ErrorCode(err) != dayfly.CodeConflict {
+			t.Errorf("err = %v", err)
+		}
+		if err := btrfs.Destroy(t.Context(), dir); dayfly.ErrorCode(err) != dayfly.CodeConflict {
+			t.Errorf("Destroy: %v", err)
+		}
+		must(t, unix.Unmount(pool, 0))
+	})
+	t.Run("a damaged file", func(t *testing.T) {
+		dir := dataDir(t)
+		must(t, os.WriteFile(filepath.Join(dir, "pool.img"), make([]byte, 1<<20), 0o600))
+		_, err := btrfs.Open(t.Context(), btrfs.Options{DataDir: dir})
+		if dayfly.ErrorCode(err) != dayfly.CodeUnavailable {
+			t.Errorf("err = %v", err)
+		}
+		if len(loopsOf(t, dir)) > 0 {
+			t.Error("the loop device stays")
+		}
+	})
+	t.Run("an unknown quota", func(t *testing.T) {
+		if _, err := btrfs.Open(t.Context(), btrfs.Options{DataDir: t.TempDir(), Quota: "x"}); dayfly.ErrorCode(err) != dayfly.CodeInvalid {
+			t.Errorf("err = %v", err)
+		}
+	})
+	t.Run("another quota under disks", func(t *testing.T) {
+		dir := dataDir(t)
+		p := open(t, dir, btrfs.QuotaClassic)
+		_, err := p.Create(t.Context(), "one", 1<<20)
+		must(t, errors.Join(err, p.Close()))
+		if _, err := btrfs.Open(t.Context(), btrfs.Options{DataDir: dir, Quota: btrfs.QuotaSimple}); dayfly.ErrorCode(err) != dayfly.CodeConflict {
+			t.Errorf("err = %v", err)
+		}
+		p = open(t, dir, btrfs.QuotaAuto)
+		if p.Quota() != btrfs.QuotaClassic {
+			t.Errorf("auto took %s", p.Quota())
+		}
+		must(t, errors.Join(p.Remove(t.Context(), "one"), p.Close()))
+		p = open(t, dir, btrfs.QuotaSimple)
+		if p.Quota() != btrfs.QuotaSimple {
+			t.Errorf("an empty pool stays at %s", p.Quota())
+		}
+		must(t, p.Close())
+	})
+}
+
+func TestDestroyWaitsForUsers(t *testing.T) {
+	dir := dataDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	disk, err := p.Create(t.Context(), "one", 64<<20)
+	must(t, errors.Join(err, p.Close()))
+	held, err := os.Open(filepath.Join(disk, "u"))
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := btrfs.Destroy(ctx, dir); err == nil {
+		t.Error("Destroy took a pool in use")
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "pool.img")); err != nil {
+		t.Error(err)
+	}
+	must(t, held.Close())
+	must(t, btrfs.Destroy(t.Context(), dir))
+	must(t, btrfs.Destroy(t.Context(), dir)) // again is fine
+	must(t, btrfs.Destroy(t.Context(), filepath.Join(dir, "missing")))
+}
+
+func TestNestedSubvolumesGoToo(t *testing.T) {
+	dir := hostedDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	disk, err := p.Create(t.Context(), "one", 0)
+	must(t, errors.Join(err, p.Close()))
+	for range 2 { // a pool in a disk of a pool: subvolumes in a subvolume
+		disk = filepath.Join(disk, "u")
+		inner := open(t, disk, btrfs.QuotaOff)
+		disk, err = inner.Create(t.Context(), "inner", 0)
+		must(t, errors.Join(err, inner.Close()))
+	}
+	p = open(t, dir, btrfs.QuotaAuto)
+	defer p.Close()
+	must(t, p.Remove(t.Context(), "one"))
+	deadline := time.Now().Add(5 * time.Second)
+	for n := 1; n > 0; n, err = p.Reclaiming(t.Context()) {
+		must(t, err)
+		if time.Now().After(deadline) {
+			t.Fatalf("%d are still there", n)
+		}
+		time.Sleep(50 * time.Millisecond) // a Pool gives no event for this
+	}
+}
+
+func TestRoomComesBackToTheHost(t *testing.T) {
+	dir := dataDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	defer p.Close()
+	disk, err := p.Create(t.Context(), "one", 0)
+	must(t, err)
+	const size = 300 << 20
+	f, err := os.Create(filepath.Join(disk, "u", "f"))
+	must(t, err)
+	block := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	for range size >> 20 {
+		_, err := f.Write(block)
+		must(t, err)
+	}
+	must(t, errors.Join(f.Sync(), f.Close()))
+	taken := func() int64 {
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dir, "pool.img"), &st))
+		return st.Blocks * 512
+	}
+	if taken() < size {
+		t.Fatalf("the file takes %d bytes", taken())
+	}
+	must(t, p.Remove(t.Context(), "one"))
+	deadline := time.Now().Add(30 * time.Second)
+	for taken() > size/4 {
+		if time.Now().After(deadline) {
+			t.Fatalf("the file still takes %d MiB", taken()>>20)
+		}
+		time.Sleep(100 * time.Millisecond) // the kernel discards when it likes
+	}
+}
