@@ -1,0 +1,36 @@
+// Command dayfly-agent is the one program of Dayfly that runs inside a sandbox. As "dayfly-agent boot" it is PID 1 of a machine
+// of the linux driver: boot code and agent in one process. As "dayfly-agent serve" it is the agent alone, in a process that
+// somebody else prepared, such as the fake driver. It has no other modes, reads no environment and writes no log.
+//
+// To add a mode, add a case below and a file for what precedes agent.Serve.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+)
+
+// exitUsage is the exit code of a wrong call.
+const exitUsage = 64
+
+func main() {
+	mode := ""
+	if len(os.Args) == 2 {
+		mode = os.Args[1]
+	}
+	var err error
+	switch mode {
+	case "boot":
+		err = bootMachine(context.Background())
+	case "serve":
+		err = serve(context.Background())
+	default:
+		fmt.Fprintln(os.Stderr, "usage: dayfly-agent boot|serve")
+		os.Exit(exitUsage)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dayfly-agent:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// scoreCommand is the oom_score_adj of commands, so that the agent is never the first victim of a lack of memory.
+const scoreCommand = 500
+
+// children starts and reaps every process. One lock covers forking and reaping, so that a process id always means the
+// process that it was looked up for.
+type children struct {
+	score  *os.File // own oom_score_adj, or nil
+	normal string   // its value while nothing is being forked
+	cgroup *os.File // directory for leaf cgroups, or nil
+	leaves leaves
+
+	mu      sync.Mutex
+	leaders map[int]*process // by pid, until they are reaped
+	forked  *sync.Cond       // a child was forked
+	reaped  chan struct{}    // closed and replaced when something was reaped
+	marks   map[int]int      // processes per oom_score_adj in use, where there is no cgroup
+}
+
+func newChildren(score, cgroup *os.File) (*children, error) {
+	c := &children{score: score, cgroup: cgroup, leaders: make(map[int]*process), reaped: make(chan struct{}), marks: make(map[int]int)}
+	c.forked = sync.NewCond(&c.mu)
+	if c.score == nil {
+		f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
+		if err != nil {
+			return c, nil // a machine without it has nothing to protect the agent with
+		}
+		c.score = f
+	}
+	buf := make([]byte, 16)
+	n, err := unix.Pread(int(c.score.Fd()), buf, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read oom_score_adj: %w", err)
+	}
+	c.normal = strings.TrimSpace(string(buf[:n]))
+	return c, nil
+}
+
+// start forks p's leader. p.leaf, or a mark of its own, tells its descendants apart from then on.
+func (c *children) start(p *process, path string, argv []string, attr *syscall.ProcAttr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	score := scoreCommand
+	if p.leaf == nil {
+		score = c.freeMarkLocked()
+	}
+	if c.score != nil {
+		if _, err := unix.Pwrite(int(c.score.Fd()), strconv.AppendInt(nil, int64(score), 10), 0); err == nil {
+			defer func() { _, _ = unix.Pwrite(int(c.score.Fd()), []byte(c.normal), 0) }()
+		} else {
+			score = scoreCommand // no mark
+		}
+	}
+	pid, err := syscall.ForkExec(path, argv, attr)
+	if err != nil {
+		return err
+	}
+	p.pid, p.mark = pid, score
+	c.marks[score]++
+	c.leaders[pid] = p
+	c.forked.Broadcast()
+	return nil
+}
+
+// freeMarkLocked gives an oom_score_adj that no living command has. Every descendant inherits it, whatever it does with
+// sessions and parents, so it tells the commands apart where there are no cgroups. When all are taken the plain one is
+// shared, by which no tree is killed.
+func (c *children) freeMarkLocked() int {
+	for score := scoreCommand + 1; score <= scoreMax; score++ {
+		if c.marks[score] == 0 {
+			return score
+		}
+	}
+	return scoreCommand
+}
+
+const scoreMax = 999
+
+// release gives p's mark back once nothing of p lives.
+func (c *children) release(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.marks[p.mark]--; c.marks[p.mark] <= 0 {
+		delete(c.marks, p.mark)
+	}
+}
+
+// signal sends sig to the process group of p's leader, unless that was reaped already.
+func (c *children) signal(p *process, sig unix.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaders[p.pid] != p {
+		return nil
+	}
+	return unix.Kill(-p.pid, sig)
+}
+
+// onReap gives a channel that is closed at the next reaping.
+func (c *children) onReap() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reaped
+}
+
+type exited struct {
+	p      *process
+	status unix.WaitStatus
+}
+
+// reap waits for children for ever, leaders and orphans alike. The wait that blocks leaves the zombie in place, so that its
+// id is not given away before the lock is held.
+func (c *children) reap() {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		c.mu.Lock()
+		if err == unix.ECHILD && !c.anyLocked() {
+			c.forked.Wait() // every process here descends from a child, so without children nothing can need reaping
+		}
+		ended := c.collectLocked()
+		c.mu.Unlock()
+		for _, e := range ended {
+			e.p.leaderExited(e.status)
+		}
+		c.leaves.sweep()
+	}
+}
+
+// anyLocked tells whether there is a child, in case one was forked since the wait failed.
+func (c *children) anyLocked() bool {
+	return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG|unix.WALL, nil) == nil
+}
+
+// collectLocked reaps everything that is dead.
+func (c *children) collectLocked() []exited {
+	var ended []exited
+	any := false
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid <= 0 {
+			break
+		}
+		any = true
+		if p := c.leaders[pid]; p != nil {
+			delete(c.leaders, pid)
+			ended = append(ended, exited{p, status})
+		}
+	}
+	if any {
+		close(c.reaped)
+		c.reaped = make(chan struct{})
+	}
+	return ended
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Numbers of threads that touch paths. They exist from the start, because a sandbox at its limit of processes cannot make
+// another one.
+const (
+	quickThreads = 4 // for what ends by itself
+	longThreads  = 3 // for what waits for a client: archives and whole trees
+	diskSlots    = 4 // reads and writes of file content, which need no rights and no such thread
+)
+
+// rights are what the kernel checks when a thread opens a path.
+type rights struct {
+	uid, gid uint32
+	groups   []uint32
+}
+
+// threads run functions with the rights of a user inside. Rights belong to an operating system thread, so each of these
+// threads does nothing else, and takes the rights anew for each function.
+type threads struct {
+	change    bool // the agent is root inside and takes the users' rights; otherwise it has only its own
+	quickJobs chan job
+	longJobs  chan job
+}
+
+type job struct {
+	who  rights
+	do   func()
+	done chan error
+}
+
+func newThreads(change bool) *threads {
+	t := &threads{change: change, quickJobs: make(chan job), longJobs: make(chan job)}
+	for range quickThreads {
+		go t.work(t.quickJobs)
+	}
+	for range longThreads {
+		go t.work(t.longJobs)
+	}
+	return t
+}
+
+// work serves jobs on a thread of its own, for ever.
+func (t *threads) work(jobs <-chan job) {
+	runtime.LockOSThread()
+	for j := range jobs {
+		if t.change {
+			if err := assume(j.who); err != nil {
+				j.done <- err
+				continue // no function ever runs with rights that are half changed
+			}
+		}
+		j.done <- j.run()
+	}
+}
+
+// run calls the function; a panic in it is the caller's error.
+func (j job) run() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	j.do()
+	return nil
+}
+
+// quick runs do with the rights of who and returns when it has. ctx bounds the wait for a free thread only.
+func (t *threads) quick(ctx context.Context, who rights, do func()) error {
+	return t.submit(ctx, t.quickJobs, job{who, do, make(chan error, 1)})
+}
+
+// long is quick for functions that may wait for a client.
+func (t *threads) long(ctx context.Context, who rights, do func()) error {
+	return t.submit(ctx, t.longJobs, job{who, do, make(chan error, 1)})
+}
+
+func (t *threads) submit(ctx context.Context, jobs chan<- job, j job) error {
+	select {
+	case jobs <- j:
+		return <-j.done
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// assume gives the calling thread the rights of who in everything that concerns files. Leaving uid 0 takes the capabilities
+// over files out of the effective set, returning to it puts them back.
+func assume(who rights) error {
+	var groups unsafe.Pointer
+	if len(who.groups) > 0 {
+		groups = unsafe.Pointer(&who.groups[0])
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(who.groups)), uintptr(groups), 0); errno != 0 {
+		return os.NewSyscallError("setgroups", errno)
+	}
+	const ask = -1 // never a valid id: changes nothing and tells the present one
+	_, _ = unix.SetfsgidRetGid(int(who.gid))
+	if gid, _ := unix.SetfsgidRetGid(ask); uint32(gid) != who.gid {
+		return fmt.Errorf("setfsgid %d: it stayed %d", who.gid, gid)
+	}
+	_, _ = unix.SetfsuidRetUid(int(who.uid))
+	if uid, _ := unix.SetfsuidRetUid(ask); uint32(uid) != who.uid {
+		return fmt.Errorf("setfsuid %d: it stayed %d", who.uid, uid)
+	}
+	return nil
+}

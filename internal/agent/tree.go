@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of killing a tree.
+const (
+	termGrace  = time.Second            // between TERM and KILL at a timeout
+	killWait   = 800 * time.Millisecond // for everything to be dead after KILL
+	killRounds = 64                     // looks for survivors where there is no cgroup
+)
+
+// errSurvivors: not everything of a tree died in time. It cannot happen to processes that the kernel can kill.
+var errSurvivors = errors.New("processes survived their kill")
+
+// alive tells whether anything of p lives, its leader included.
+func (p *process) alive() bool {
+	if p.leaf != nil {
+		return p.leaf.populated()
+	}
+	return len(p.marked()) > 0
+}
+
+// awaitDeath waits until nothing of p lives or limit has passed. Every reaping is a reason to look again.
+func (p *process) awaitDeath(limit time.Duration) bool {
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	recheck := time.NewTicker(emptyRecheck)
+	defer recheck.Stop()
+	for {
+		reaped := p.agent.children.onReap()
+		if !p.alive() {
+			return true
+		}
+		select {
+		case <-reaped:
+		case <-recheck.C: // the last one may have been another process's child
+		case <-deadline.C:
+			return !p.alive()
+		}
+	}
+}
+
+// killTree kills every descendant of p and returns when all are dead.
+func (p *process) killTree() error {
+	if p.leaf != nil {
+		if err := p.leaf.kill(); err != nil {
+			return err
+		}
+		if !p.awaitDeath(killWait) {
+			return errSurvivors
+		}
+		return nil
+	}
+	if p.mark == scoreCommand { // shared with other commands
+		return p.agent.children.signal(p, unix.SIGKILL)
+	}
+	for range killRounds {
+		pids := p.marked()
+		if len(pids) == 0 {
+			return nil
+		}
+		reaped := p.agent.children.onReap()
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		select {
+		case <-reaped:
+		case <-time.After(emptyRecheck):
+		}
+	}
+	return errSurvivors
+}
+
+// signalTree sends sig to each process of p once.
+func (p *process) signalTree(sig unix.Signal) error {
+	pids := p.marked()
+	if p.leaf != nil {
+		pids = p.leaf.pids()
+	}
+	for _, pid := range pids {
+		_ = unix.Kill(pid, sig)
+	}
+	return nil
+}
+
+// pids lists the processes of the leaf.
+func (l *leaf) pids() []int {
+	fd, err := unix.Openat(int(l.dir.Fd()), "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), "cgroup.procs")
+	defer f.Close()
+	b := make([]byte, procsBytes)
+	n, _ := f.Read(b)
+	var pids []int
+	for _, line := range bytes.Fields(b[:n]) {
+		if pid, err := strconv.Atoi(string(line)); err == nil && pid > 1 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// procsBytes bounds how much of cgroup.procs is read: several thousand processes.
+const procsBytes = 64 << 10
+
+// marked lists the living processes that bear p's mark.
+func (p *process) marked() []int {
+	if p.mark <= scoreCommand {
+		return nil
+	}
+	want := []byte(strconv.Itoa(p.mark))
+	var pids []int
+	for _, pid := range processIDs() {
+		dir := "/proc/" + strconv.Itoa(pid)
+		score, err := os.ReadFile(dir + "/oom_score_adj")
+		if err == nil && bytes.Equal(bytes.TrimSpace(score), want) && !zombie(dir) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// processIDs lists all processes but the agent.
+func processIDs() []int {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid > 1 && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// zombie tells whether a process is dead and only waits to be reaped, or gone.
+func zombie(dir string) bool {
+	b, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return true
+	}
+	after := bytes.LastIndexByte(b, ')') // the name before it may hold anything
+	return after < 0 || len(b) < after+3 || b[after+2] == 'Z' || b[after+2] == 'X'
+}
+
+// killAll kills every descendant of the agent: all leaves, then whatever has the agent as an ancestor.
+func (c *children) killAll() {
+	for range killRounds {
+		pids := descendants(os.Getpid())
+		if len(pids) == 0 {
+			return
+		}
+		reaped := c.onReap()
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		select {
+		case <-reaped:
+		case <-time.After(emptyRecheck):
+		}
+	}
+}
+
+// descendants lists the living processes below root. As orphans come to the agent, none is missed for long.
+func descendants(root int) []int {
+	parent := make(map[int]int)
+	for _, pid := range processIDs() {
+		dir := "/proc/" + strconv.Itoa(pid)
+		b, err := os.ReadFile(dir + "/stat")
+		after := bytes.LastIndexByte(b, ')')
+		if err != nil || after < 0 {
+			continue
+		}
+		fields := bytes.Fields(b[after+1:])
+		if len(fields) < 2 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
+			continue
+		}
+		parent[pid], _ = strconv.Atoi(string(fields[1]))
+	}
+	var found []int
+	for pid := range parent {
+		up := pid
+		for range len(parent) + 1 {
+			if up = parent[up]; up == root || up == 0 {
+				break
+			}
+		}
+		if up == root {
+			found = append(found, pid)
+		}
+	}
+	return found
+}

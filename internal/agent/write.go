@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+)
+
+// Limits of writing.
+const (
+	linksMax   = 40 // links followed at the end of a path, as the kernel does
+	writeChunk = 64 << 10
+	tempPrefix = ".dayfly-"
+)
+
+// target is a file to be written: a name in an open directory, and what is there now.
+type target struct {
+	dir   int    // open directory
+	name  string // in it
+	path  string // absolute, after all links
+	old   *unix.Stat_t
+	temp  string // the file that will take its place, or empty when it is written in place
+	f     *os.File
+	place bool // written in place: the user may write the file but not replace it
+}
+
+// Write implements agentwire.Machine.
+func (a *Agent) Write(ctx context.Context, name string, mode *fs.FileMode, r io.Reader) (info dayfly.FileInfo, err error) {
+	abs, err := absolute(a.cfg.User.Home, name)
+	if err != nil {
+		return info, err
+	}
+	who := a.fileRights()
+	var t *target
+	var stepErr error
+	err = a.threads.quick(ctx, who, func() { t, stepErr = openTarget(abs, who.uid, a.cfg.SwitchUser) })
+	if err == nil {
+		err = fileError(name, stepErr)
+	}
+	if err != nil {
+		return info, err
+	}
+	err = a.fill(ctx, t, r)
+	if err == nil {
+		err = t.dress(who, mode)
+	}
+	// What is done from here on is done whether or not the client is still there.
+	ctx = context.WithoutCancel(ctx)
+	runErr := a.threads.quick(ctx, who, func() {
+		defer t.close()
+		if err != nil {
+			t.undo()
+			return
+		}
+		info, stepErr = t.commit()
+	})
+	if err == nil {
+		err = runErr
+	}
+	if err == nil {
+		err = stepErr
+	}
+	return info, fileError(name, err)
+}
+
+// openTarget finds the file that a path means, follows links as the user could, makes missing parents, and opens what the
+// content goes into.
+func openTarget(abs string, uid uint32, strict bool) (*target, error) {
+	t := &target{dir: -1, path: abs}
+	for range linksMax {
+		again, err := t.resolve()
+		if err != nil {
+			t.close()
+			return nil, err
+		}
+		if !again {
+			if err := t.open(uid, strict); err != nil {
+				t.close()
+				return nil, err
+			}
+			return t, nil
+		}
+	}
+	t.close()
+	return nil, unix.ELOOP
+}
+
+// resolve opens the parent directory of t.path and looks at its last name. again: it is a link, and t.path is what it names.
+func (t *target) resolve() (again bool, err error) {
+	parent, name := path.Split(t.path)
+	if name == "" || name == "." || name == ".." {
+		return false, unix.EISDIR
+	}
+	if t.dir >= 0 {
+		_ = unix.Close(t.dir)
+	}
+	if t.dir, err = makeDirs(parent); err != nil {
+		return false, err
+	}
+	t.name = name
+	var st unix.Stat_t
+	err = unix.Fstatat(t.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == unix.ENOENT:
+		t.old = nil
+		return false, nil
+	case err != nil:
+		return false, err
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		to, err := readlink(t.dir, name)
+		if err != nil {
+			return false, err
+		}
+		if !path.IsAbs(to) {
+			to = parent + to
+		}
+		if len(to) > pathMax {
+			return false, unix.ENAMETOOLONG
+		}
+		t.path = to
+		return true, nil
+	}
+	t.old = &st
+	if kind := entry(t.path, &st).Type; kind != dayfly.FileRegular {
+		return false, notRegular(t.path, kind)
+	}
+	return false, nil
+}
+
+// makeDirs opens a directory and makes it, with its parents, if it is missing.
+func makeDirs(dir string) (int, error) {
+	fd, err := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != unix.ENOENT {
+		return fd, err
+	}
+	above, name := path.Split(strings.TrimRight(dir, "/"))
+	if name == "" || above == "" {
+		return -1, err
+	}
+	up, err := makeDirs(above)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(up)
+	if err := unix.Mkdirat(up, name, dirPerm); err != nil && err != unix.EEXIST {
+		return -1, err
+	}
+	return open(up, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+}
+
+// open opens a new file beside the target, or the target itself where it can be written but not replaced.
+func (t *target) open(uid uint32, strict bool) error {
+	if t.old != nil {
+		fd, err := open(t.dir, t.name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
+		if err != nil && err != unix.ETXTBSY { // a running program may be replaced
+			return err
+		}
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		t.place = strict && t.stuck(uid)
+	}
+	if !t.place {
+		t.temp = tempPrefix + rand.Text()
+		fd, err := open(t.dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if err == nil {
+			t.f = os.NewFile(uintptr(fd), t.temp)
+			return nil
+		}
+		t.temp = ""
+		if t.old == nil || err != unix.EACCES && err != unix.EPERM {
+			return err
+		}
+	}
+	fd, err := open(t.dir, t.name, unix.O_WRONLY|unix.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	t.place = true
+	t.f = os.NewFile(uintptr(fd), t.name)
+	return nil
+}
+
+// stuck tells that the target is another user's in a sticky directory such as /tmp, where nobody else may replace it.
+func (t *target) stuck(uid uint32) bool {
+	var dir unix.Stat_t
+	return unix.Fstat(t.dir, &dir) == nil && dir.Mode&unix.S_ISVTX != 0 && uid != 0 && t.old.Uid != uid && dir.Uid != uid
+}
+
+// fill copies the content into the open file.
+func (a *Agent) fill(ctx context.Context, t *target, r io.Reader) error {
+	buf := make([]byte, writeChunk)
+	for {
+		n, readErr := r.Read(buf)
+		if n > 0 {
+			var err error
+			if slotErr := a.onDisk(ctx, func() { _, err = t.f.Write(buf[:n]) }); slotErr != nil {
+				return slotErr
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if readErr == io.EOF {
+			return nil
+		}
+		if readErr != nil {
+			return fmt.Errorf("receive content: %w", readErr)
+		}
+	}
+}
+
+// dress gives the new file the owner and mode it shall have. It runs with the agent's own rights, and gives nothing that
+// the user could not have had by writing the old file in place, which takes setuid and setgid off it.
+func (t *target) dress(who rights, mode *fs.FileMode) error {
+	fd := int(t.f.Fd())
+	want := uint32(filePerm)
+	if t.old != nil {
+		want = t.old.Mode & 0o7777
+		if !t.place && (t.old.Uid != who.uid || t.old.Gid != who.gid) {
+			if err := unix.Fchown(fd, int(t.old.Uid), int(t.old.Gid)); err != nil && err != unix.EPERM {
+				return fmt.Errorf("keep owner: %w", err)
+			}
+			want &= 0o777
+		}
+	}
+	if mode != nil {
+		want = rawMode(*mode)
+		if t.old != nil && t.old.Uid != who.uid {
+			return nil // only the owner may change the mode
+		}
+	} else if t.place {
+		return nil
+	}
+	if err := unix.Fchmod(fd, want); err != nil {
+		return fmt.Errorf("set mode: %w", err)
+	}
+	return nil
+}
+
+// commit puts the new file in place.
+func (t *target) commit() (dayfly.FileInfo, error) {
+	if t.temp != "" {
+		if err := unix.Renameat(t.dir, t.temp, t.dir, t.name); err != nil {
+			t.undo()
+			return dayfly.FileInfo{}, err
+		}
+	}
+	return describe(int(t.f.Fd()), t.path)
+}
+
+// undo removes the new file.
+func (t *target) undo() {
+	if t.temp != "" {
+		_ = unix.Unlinkat(t.dir, t.temp, 0)
+	}
+}
+
+// close releases the descriptors.
+func (t *target) close() {
+	if t.f != nil {
+		_ = t.f.Close()
+	}
+	if t.dir >= 0 {
+		_ = unix.Close(t.dir)
+	}
+}

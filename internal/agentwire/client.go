@@ -1,0 +1,265 @@
+package agentwire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+// helloTimeout bounds the hello when the context has no earlier end.
+const helloTimeout = 30 * time.Second
+
+// Client is the node's end of a connection to an agent. It implements Machine and is safe for concurrent use.
+type Client struct {
+	session *yamux.Session
+	version int
+	closing sync.WaitGroup // streams being opened or closed
+}
+
+var _ Machine = (*Client)(nil)
+
+// NewClient says hello on conn and takes it over; on an error conn is closed. It blocks until the agent has answered, ctx
+// ends or 30 seconds have passed.
+func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	version, err := greet(conn)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return nil, fmt.Errorf("greet agent: %w: %w", ErrLost, err)
+	}
+	session, err := yamux.Client(newGuard(conn, true /* an agent sends */), muxConfig())
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("start session with agent: %w", err)
+	}
+	return &Client{session: session, version: version}, nil
+}
+
+func greet(conn net.Conn) (int, error) {
+	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax}); err != nil {
+		return 0, err
+	}
+	theirs, err := readHello(conn)
+	if err != nil {
+		return 0, err
+	}
+	return settle(theirs)
+}
+
+// Close ends the session. Calls in flight end with ErrLost. It waits for the session's goroutines.
+func (c *Client) Close() error {
+	err := c.session.Close()
+	c.closing.Wait()
+	return err
+}
+
+// Done is closed once the session has ended, whoever ended it.
+func (c *Client) Done() <-chan struct{} { return c.session.CloseChan() }
+
+// Ping asks the agent for a sign of life.
+func (c *Client) Ping(ctx context.Context) error {
+	return c.command(ctx, request{Op: opPing})
+}
+
+// call is one request in flight. Whoever made it closes it.
+type call struct {
+	client *Client
+	ctx    context.Context
+	stream *yamux.Stream
+	frames *frameReader
+	stop   func() bool
+
+	mu      sync.Mutex
+	bodyErr error // why the body could not be read from the caller
+}
+
+// open sends a request, and in the background its body (or nil). It returns when the request is out or ctx ends.
+func (c *Client) open(ctx context.Context, req request, params []string, body io.Reader) (*call, error) {
+	packed := packParams(params...)
+	if len(packed) > ParamsMax {
+		return nil, tooLarge(len(packed))
+	}
+	req.Params, req.ParamBytes = len(params), len(packed)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
+	type opened struct {
+		stream *yamux.Stream
+		err    error
+	}
+	done, left := make(chan opened), make(chan struct{})
+	c.closing.Add(1)
+	go func() {
+		defer c.closing.Done()
+		s, err := c.send(req, packed)
+		select {
+		case done <- opened{s, err}:
+		case <-left:
+			if s != nil {
+				_ = s.Close()
+			}
+		}
+	}()
+	select {
+	case o := <-done:
+		if o.err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", req.Op, ErrLost, o.err)
+		}
+		return c.newCall(ctx, o.stream, body), nil
+	case <-ctx.Done():
+		close(left)
+		return nil, fmt.Errorf("%s: %w", req.Op, ctx.Err())
+	}
+}
+
+// send opens a stream and writes the request.
+func (c *Client) send(req request, packed []byte) (*yamux.Stream, error) {
+	s, err := c.session.OpenStream()
+	if err != nil {
+		return nil, err
+	}
+	w := newFrameWriter(s)
+	err = w.json(req)
+	if err == nil {
+		err = w.chunks(frameParams, packed)
+	}
+	if err == nil {
+		err = w.flush()
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c *Client) newCall(ctx context.Context, s *yamux.Stream, body io.Reader) *call {
+	k := &call{client: c, ctx: ctx, stream: s, frames: newFrameReader(s)}
+	k.stop = context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	if body != nil {
+		// Not waited for: it may sit in the caller's Read, which nothing here can end. It ends with that Read, or with
+		// the stream.
+		go k.upload(body)
+	}
+	return k
+}
+
+// upload sends the caller's reader as the request's body. Without the end frame the agent knows that it is incomplete.
+func (k *call) upload(body io.Reader) {
+	w := newFrameWriter(k.stream)
+	buf := make([]byte, dataMax)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			if w.frame(frameData, buf[:n]) != nil || w.flush() != nil {
+				return
+			}
+		}
+		if err == io.EOF {
+			_ = w.frame(frameEnd)
+			_ = w.flush()
+			return
+		}
+		if err != nil {
+			k.mu.Lock()
+			k.bodyErr = err
+			k.mu.Unlock()
+			_ = k.stream.Close()
+			return
+		}
+	}
+}
+
+// close ends the call. For an answer that is not complete it means that the client left.
+func (k *call) close() {
+	k.stop()
+	k.client.discard(k.stream)
+}
+
+// discard closes a stream in the background: a stuck agent must not hold up whoever leaves it.
+func (c *Client) discard(s *yamux.Stream) {
+	c.closing.Add(1)
+	go func() {
+		defer c.closing.Done()
+		_ = s.Close()
+	}()
+}
+
+// next reads a frame of the answer. An error message in it comes back as *dayfly.Error, a broken answer as ErrLost.
+func (k *call) next() (kind byte, payload []byte, m message, err error) {
+	kind, payload, err = k.frames.next()
+	if err != nil {
+		return 0, nil, m, k.broken(err)
+	}
+	if kind != frameJSON {
+		return kind, payload, m, nil
+	}
+	if err := json.Unmarshal(payload, &m); err != nil {
+		return 0, nil, m, k.broken(fmt.Errorf("%w: %w", errFrame, err))
+	}
+	if m.Error != nil {
+		return 0, nil, m, m.Error.toError()
+	}
+	return kind, payload, m, nil
+}
+
+// broken explains why an answer ended early: the caller left, its body failed, or the agent is lost.
+func (k *call) broken(err error) error {
+	if k.ctx.Err() != nil {
+		return k.ctx.Err()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.bodyErr != nil {
+		return fmt.Errorf("read what is to be sent: %w", k.bodyErr)
+	}
+	if errors.Is(err, ErrLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrLost, noEOF(err))
+}
+
+// message reads a JSON frame; any other kind is a broken answer.
+func (k *call) message() (message, error) {
+	kind, _, m, err := k.next()
+	if err == nil && kind != frameJSON {
+		err = k.broken(fmt.Errorf("%w: kind %q instead of a message", errFrame, kind))
+	}
+	return m, err
+}
+
+// command sends a request whose answer is only success or an error.
+func (c *Client) command(ctx context.Context, req request, params ...string) error {
+	_, err := c.ask(ctx, req, nil /* no body */, params...)
+	return err
+}
+
+// ask sends a request whose answer is one message.
+func (c *Client) ask(ctx context.Context, req request, body io.Reader, params ...string) (message, error) {
+	req.Body = body != nil
+	k, err := c.open(ctx, req, params, body)
+	if err != nil {
+		return message{}, err
+	}
+	defer k.close()
+	m, err := k.message()
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", req.Op, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,75 @@
+package agentwire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// The versions of the protocol that this code speaks. The two ends settle on the highest that both do.
+const (
+	versionMin = 1
+	versionMax = 1
+)
+
+// helloMax is the longest hello in bytes. helloMagic begins it, so that a stranger on the socket is told apart at once.
+const (
+	helloMax   = 4 << 10
+	helloMagic = "DFA1"
+)
+
+// hello is what each end says first. Fields that an end does not know are ignored here (and only here), so that a newer
+// end may say more.
+type hello struct {
+	Min      int      `json:"min"`
+	Max      int      `json:"max"`
+	Features []string `json:"features,omitempty"` // beyond the version; none so far
+}
+
+// writeHello sends h in one write.
+func writeHello(w io.Writer, h hello) error {
+	body, err := json.Marshal(h)
+	if err != nil {
+		return fmt.Errorf("encode hello: %w", err)
+	}
+	b := append([]byte(helloMagic), 0, 0)
+	binary.BigEndian.PutUint16(b[len(helloMagic):], uint16(len(body)))
+	if _, err := w.Write(append(b, body...)); err != nil {
+		return fmt.Errorf("send hello: %w", err)
+	}
+	return nil
+}
+
+// readHello reads exactly one hello and not a byte more.
+func readHello(r io.Reader) (hello, error) {
+	var head [len(helloMagic) + 2]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	if string(head[:len(helloMagic)]) != helloMagic {
+		return hello{}, fmt.Errorf("read hello: %w: not an agent's connection", errFrame)
+	}
+	size := binary.BigEndian.Uint16(head[len(helloMagic):])
+	if size > helloMax {
+		return hello{}, fmt.Errorf("read hello: %w: %d bytes", errFrame, size)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	var h hello
+	if err := json.Unmarshal(body, &h); err != nil {
+		return hello{}, fmt.Errorf("read hello: %w: %w", errFrame, err)
+	}
+	return h, nil
+}
+
+// settle gives the version that both ends speak.
+func settle(theirs hello) (int, error) {
+	version := min(versionMax, theirs.Max)
+	if version < versionMin || version < theirs.Min {
+		return 0, fmt.Errorf("no common protocol version: here %d to %d, there %d to %d", versionMin, versionMax, theirs.Min, theirs.Max)
+	}
+	return version, nil
+}

@@ -1,0 +1,66 @@
+package agentwire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+
+	"dayfly.dev/dayfly"
+)
+
+// ErrLost tells that the connection to the agent, or the agent's answer on it, ended before the outcome was seen. The
+// request may or may not have had its effect.
+var ErrLost = errors.New("the connection to the sandbox's agent was lost")
+
+// Machine is what can be done inside a sandbox. The agent implements it; Client is the same at a distance. Every method may
+// be called from several goroutines. Ending ctx means that the caller left: it ends the call, never the command that the
+// call started. Paths are raw bytes; relative ones start at the home of the default user.
+type Machine interface {
+	// Run runs a command to its end and gives what was kept of its output. stdin nil is an end of file at once; it is read
+	// in the background, and one Read of it may still be pending after Run returned. CodeInvalid: the command cannot be
+	// started as asked (cwd, environment, user, no shell); CodeConflict: the id is taken. A missing program is a result.
+	Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error)
+	// Start starts a command and follows its output from the beginning. The caller closes the stream; ctx governs it too.
+	Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.OutputStream, dayfly.Process, error)
+	// Output reads a process's output from the given offsets on: what is there, or with follow until it exits. CodeNotFound:
+	// the id was never known; CodeGone: its record is no longer kept; CodeInvalid: an offset beyond the output.
+	Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error)
+	// Result blocks until the process has exited. CodeNotFound and CodeGone as for Output.
+	Result(ctx context.Context, id string) (dayfly.Result, error)
+	// Process gives one record. CodeNotFound and CodeGone as for Output.
+	Process(ctx context.Context, id string) (dayfly.Process, error)
+	// Processes lists all records, oldest first.
+	Processes(ctx context.Context) ([]dayfly.Process, error)
+	// Signal sends a signal by name (TERM, KILL, …) to the process group of a process, or to its whole tree. A KILL of the
+	// tree returns once every descendant is dead. Signalling what has ended succeeds. CodeInvalid: no such signal.
+	Signal(ctx context.Context, id, signal string, wholeTree bool) error
+	// WriteStdin writes all of r to a process's stdin and closes it if asked. CodeConflict: its stdin is closed.
+	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
+
+	// Stat describes a path without following a link at its end. Files answer CodeFileNotFound, CodeFilePermission,
+	// CodeFileConflict (of the wrong type), CodeDiskFull and CodeInvalid (NUL, empty).
+	Stat(ctx context.Context, path string) (dayfly.FileInfo, error)
+	// List gives a page of a directory and the cursor of the next one, empty on the last.
+	List(ctx context.Context, q dayfly.ListQuery) (entries []dayfly.FileInfo, next string, err error)
+	// Read opens a file's content. A file that grows is read up to the size it had; one of size 0 until its end. The
+	// caller closes the reader.
+	Read(ctx context.Context, path string, part dayfly.FileRange) (dayfly.FileInfo, io.ReadCloser, error)
+	// Write replaces a file's content at once when all of r has arrived, and makes missing parents. It keeps mode and owner
+	// of an existing file unless mode is given; a new one has mode 0644 unless mode (or nil) says otherwise.
+	Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error)
+	// Remove removes a file, a link, an empty directory, or with recursive a tree.
+	Remove(ctx context.Context, path string, recursive bool) error
+	// ReadArchive streams a tar of what is below a directory, or of one file. The caller closes the reader. An error while
+	// it streams comes from Read.
+	ReadArchive(ctx context.Context, path string) (io.ReadCloser, error)
+	// WriteArchive unpacks a plain tar (the caller has undone any compression) into a directory that is made if missing.
+	// CodeInvalid names an entry that is refused. What was unpacked before stays.
+	WriteArchive(ctx context.Context, path string, r io.Reader) error
+}
+
+// Watcher is a Machine that wants to know when requests begin and end.
+type Watcher interface {
+	// Begin is called before a request; the function that it returns after it.
+	Begin() (end func())
+}
