@@ -60,7 +60,8 @@ var early = []step{
 	{"make file systems", (*boot).makePseudo},
 	{"open own cgroup", (*boot).openCgroup},
 	{"open own score", (*boot).openScore},
-	{"set up network", (*boot).setUpNetwork},
+	{"set kernel switches", (*boot).setSwitches},
+	{"bring loopback up", (*boot).raiseLoopback},
 }
 
 // late steps run once the Config is here, in this order.

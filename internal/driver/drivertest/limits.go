@@ -1,0 +1,110 @@
+package drivertest
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+func destroyForkBomb(t *testing.T, s *suite) {
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.PIDs = 200 })
+	m.background(t, asUser, "bomb")
+	m.background(t, asRoot, "bomb")
+	neighbour := s.start(t)
+	neighbour.run(t, asUser, "true")
+	begun := time.Now()
+	if err := m.Destroy(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, m.Done())
+	t.Logf("a fork bomb of 200 was gone after %s", time.Since(begun).Round(time.Millisecond))
+}
+
+func memoryLimit(t *testing.T, s *suite) {
+	c := s.driver.Probe(ctx(t))
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.MemoryBytes = 128 << 20 })
+	r := m.exec(t, dayfly.ProcessSpec{Argv: []string{s.Inside, "alloc", "512"}})
+	if r.Exit.Code != 137 || r.Exit.Signal != "KILL" {
+		t.Errorf("allocating 512 MiB of 128: exit %d, signal %q, %s", r.Exit.Code, r.Exit.Signal, r.Stdout.Head)
+	}
+	if c.OOM != dayfly.OOMEndsCommand {
+		return
+	}
+	m.run(t, asUser, "true") // the machine goes on
+	u, err := m.Usage(ctx(t))
+	if err != nil || u.OOMKills < 1 {
+		t.Errorf("usage %+v, %v: want an oom kill", u, err)
+	}
+	if !r.Exit.OOMKilled {
+		t.Error("the result does not say that memory was the cause")
+	}
+}
+
+func processLimit(t *testing.T, s *suite) {
+	const limit = 100
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.PIDs = limit })
+	made, err := strconv.Atoi(m.run(t, asUser, "children", "500"))
+	if err != nil || made == 0 || made >= limit {
+		t.Errorf("made %d children, %v: the limit is %d", made, err, limit)
+	}
+	neighbour := s.start(t)
+	neighbour.run(t, asUser, "true")
+}
+
+func ownView(t *testing.T, s *suite) {
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.VCPU = 1 })
+	if got := m.run(t, asUser, "cpus"); got != "1" {
+		t.Errorf("sees %s CPUs", got)
+	}
+	if got := m.run(t, asUser, "hostname"); got != m.spec.ID {
+		t.Errorf("hostname %q", got)
+	}
+	var pids []int
+	for line := range strings.Lines(m.run(t, asUser, "ls", "/proc")) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) != 2 { // PID 1 and the command itself
+		t.Errorf("sees processes %v", pids)
+	}
+	if got := m.run(t, asUser, "cat", "/proc/self/cgroup"); strings.Contains(got, m.spec.ID) || strings.Contains(got, "..") {
+		t.Errorf("sees the host's cgroups: %q", got)
+	}
+	if got := m.run(t, asUser, "nofile"); !strings.Contains(got, "core file size 0 0") {
+		t.Errorf("limits: %q", got)
+	}
+}
+
+func distinctIDs(t *testing.T, s *suite) {
+	a, b := s.start(t), s.start(t)
+	owner := func(m *machine) string {
+		m.run(t, asRoot, "write", "/of-root", "x")
+		raw, err := os.ReadFile("/proc/" + strconv.Itoa(statePID(t, m.State())) + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(raw)) {
+			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
+				return strings.Fields(rest)[0]
+			}
+		}
+		t.Fatal("no uid")
+		return ""
+	}
+	ua, ub := owner(a), owner(b)
+	if ua == ub || ua == "0" || ub == "0" {
+		t.Errorf("host uids of root inside: %s and %s", ua, ub)
+	}
+	info, err := os.Stat(a.spec.Root.Upper + "/u/of-root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := ownerOf(info); uid != 0 {
+		t.Errorf("a file of root inside is owned by %d on disk, want 0: ids on disk are native", uid)
+	}
+}
