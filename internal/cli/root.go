@@ -46,6 +46,9 @@ const (
 	outputJSON = "json"
 )
 
+// suggestDistance is how many letters a mistyped command may differ by from one that is suggested.
+const suggestDistance = 2
+
 const rootLong = `Dayfly gives every task a clean machine that is guaranteed to disappear.
 
 Settings are taken from flags, then from the environment (DAYFLY_URL, DAYFLY_API_KEY, DAYFLY_DATA), then from the
@@ -64,12 +67,10 @@ func Root(o Options) *cobra.Command {
 	a := &app{Options: o}
 	root := &cobra.Command{
 		Use: "dayfly", Short: "Clean machines that are guaranteed to disappear", Long: rootLong, Example: rootExample,
-		SilenceErrors: true, SilenceUsage: true,
-		Args: func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) },
+		SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: suggestDistance,
+		Args: unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return a.checkOutput()
-		},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetIn(cmpReader(o.Stdin))
@@ -90,6 +91,12 @@ func Root(o Options) *cobra.Command {
 		a.rmCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	root.AddCommand(o.Extra...)
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Example = "  dayfly help run"
+		}
+	}
 	return root
 }
 
@@ -152,7 +159,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 // group is a command that only holds others.
 func group(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: unknownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+		SuggestionsMinimumDistance: suggestDistance, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(commands...)
 	return cmd
 }

@@ -108,7 +108,9 @@ func (st *Stream) connect(k call) error {
 	if err != nil {
 		return err
 	}
-	st.body = watch(resp.Body)
+	body := watch(resp.Body)
+	st.body = body
+	context.AfterFunc(st.ctx, func() { _ = body.Close() }) // so that Close frees it while Next is not being called
 	st.lines = bufio.NewReaderSize(st.body, 64<<10)
 	st.last = time.Now()
 	return nil
