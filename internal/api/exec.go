@@ -24,13 +24,14 @@ func parseExec(f *fields) execution {
 	_, hasCommand := f.in["command"]
 	_, hasArgv := f.in["argv"]
 	e.spec.Command, _ = f.filled("command")
-	e.spec.Argv, _ = f.texts("argv")
+	argv, isList := f.texts("argv")
+	e.spec.Argv = argv
 	switch {
 	case hasCommand && hasArgv:
 		f.wrong("argv", "must not be given together with command")
 	case !hasCommand && !hasArgv:
 		f.wrong("command", "is missing; give command (a shell's text) or argv (a list)")
-	case hasArgv && e.spec.Argv != nil && (len(e.spec.Argv) == 0 || e.spec.Argv[0] == ""):
+	case isList && (len(argv) == 0 || argv[0] == ""):
 		f.wrong("argv", "must begin with the program to run")
 	}
 	e.spec.Cwd, _ = f.filled("cwd")

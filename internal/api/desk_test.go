@@ -1,0 +1,514 @@
+package api_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/clock"
+	"dayfly.dev/dayfly/internal/control"
+)
+
+// deskNode is a control.Node that isolates nothing: a machine is a directory, its commands are processes of this host.
+type deskNode struct {
+	dir     string
+	host    clock.Host
+	endings chan control.Ending
+
+	mu       sync.Mutex
+	machines map[string]*deskMachine
+	creating func(ctx context.Context, sb dayfly.Sandbox) error // or nil
+	problems []control.Problem
+}
+
+func newDeskNode(t *testing.T) *deskNode {
+	host, err := clock.NewHost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}}
+}
+
+func (n *deskNode) ID() string { return "no00000000000000000000" }
+
+func (n *deskNode) Now() dayfly.Instant { return n.host.Now() }
+
+func (n *deskNode) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
+	if asked != dayfly.IsolationAuto && asked != dayfly.IsolationFake {
+		return "", dayfly.Errorf(dayfly.CodeInvalid, "there is no isolation %q here", asked)
+	}
+	return dayfly.IsolationFake, nil
+}
+
+func (n *deskNode) Admit(_ context.Context, limits dayfly.Limits, _ dayfly.Isolation) error {
+	if limits.VCPU > 64 {
+		return dayfly.Errorf(dayfly.CodeSizeUnavailable, "no node has %d vCPUs", limits.VCPU)
+	}
+	if limits.VCPU > 32 {
+		return dayfly.Errorf(dayfly.CodeNoCapacity, "not now").WithRetryAfter(1500 * time.Millisecond)
+	}
+	return nil
+}
+
+func (n *deskNode) Create(ctx context.Context, sb dayfly.Sandbox, _ dayfly.Image) error {
+	n.mu.Lock()
+	creating := n.creating
+	n.mu.Unlock()
+	if creating != nil {
+		if err := creating(ctx, sb); err != nil {
+			return err
+		}
+	}
+	dir := filepath.Join(n.dir, sb.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.machines[sb.ID] = &deskMachine{root: root, procs: map[string]*deskProcess{}}
+	return nil
+}
+
+func (n *deskNode) Renew(context.Context, string, dayfly.Lease) error { return nil }
+
+func (n *deskNode) Expire(context.Context, string) (dayfly.Lease, bool, error) {
+	return dayfly.Lease{}, false, errors.New("not due")
+}
+
+func (n *deskNode) Destroy(_ context.Context, id string) (control.Ending, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.machines[id]; m != nil {
+		_ = m.root.Close()
+		delete(n.machines, id)
+	}
+	return control.Ending{ID: id, At: time.Now(), Reason: dayfly.EndRequested}, os.RemoveAll(filepath.Join(n.dir, id))
+}
+
+func (n *deskNode) Machine(_ context.Context, id string) (control.Machine, error) {
+	if m := n.machine(id); m != nil {
+		return m, nil
+	}
+	return nil, dayfly.Errorf(dayfly.CodeGone, "the machine has ended").WithDetail("sandbox", id)
+}
+
+func (n *deskNode) machine(id string) *deskMachine {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.machines[id]
+}
+
+func (n *deskNode) Endings() <-chan control.Ending { return n.endings }
+
+func (n *deskNode) Recover(context.Context, []dayfly.Sandbox) (control.Recovery, error) {
+	return control.Recovery{}, nil
+}
+
+func (n *deskNode) Problems(context.Context) []control.Problem {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.problems
+}
+
+func (n *deskNode) Sweep(context.Context, dayfly.Instant) error { return nil }
+
+// deskImages takes any body for an image.
+type deskImages struct{}
+
+func (deskImages) Import(_ context.Context, r control.ImportImage) (dayfly.Image, error) {
+	size, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		return dayfly.Image{}, err
+	}
+	return dayfly.Image{ID: dayfly.NewID(dayfly.PrefixImage), Name: r.Name, Digest: "sha256:00", SizeBytes: size,
+		User: dayfly.User{Name: r.User, Home: "/home/user"}, Workdir: r.Workdir, Env: r.Env, CreatedAt: time.Now()}, nil
+}
+
+func (deskImages) Remove(context.Context, string) error { return nil }
+
+// deskMachine is one machine. running and following replace what its commands do, or are nil.
+type deskMachine struct {
+	root *os.Root
+
+	mu        sync.Mutex
+	procs     map[string]*deskProcess
+	running   func(ctx context.Context, spec dayfly.ProcessSpec) (dayfly.Result, error)
+	following func(ctx context.Context) dayfly.OutputStream
+	shrink    int64 // files read end here all at once; 0: they do not
+}
+
+// deskProcess is a finished command, or one that waits for its standard input.
+type deskProcess struct {
+	result dayfly.Result
+	stdin  bytes.Buffer
+	closed chan struct{}
+	open   bool
+}
+
+func (m *deskMachine) hooks() (func(context.Context, dayfly.ProcessSpec) (dayfly.Result, error), func(context.Context) dayfly.OutputStream) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.running, m.following
+}
+
+func (m *deskMachine) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error) {
+	if running, _ := m.hooks(); running != nil {
+		return running(ctx, spec)
+	}
+	r, err := m.run(ctx, spec, stdin)
+	if err == nil {
+		m.keep(&deskProcess{result: r})
+	}
+	return r, err
+}
+
+func (m *deskMachine) keep(p *deskProcess) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.procs[p.result.ID] = p
+}
+
+func (m *deskMachine) run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Result, error) {
+	argv := spec.Argv
+	if spec.Command != "" {
+		argv = []string{"bash", "-c", spec.Command}
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdin = m.root.Name(), stdin
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	for k, v := range spec.Env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return dayfly.Result{}, err
+	}
+	return dayfly.Result{ID: spec.ID,
+		Exit:   dayfly.Exit{Code: cmd.ProcessState.ExitCode(), Duration: time.Millisecond, StdoutBytes: int64(out.Len()), StderrBytes: int64(errs.Len())},
+		Stdout: captured(out.Bytes()), Stderr: captured(errs.Bytes()),
+	}, nil
+}
+
+func captured(b []byte) dayfly.Captured { return dayfly.Captured{Head: b, Bytes: int64(len(b))} }
+
+func (m *deskMachine) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.OutputStream, dayfly.Process, error) {
+	_, following := m.hooks()
+	p := &deskProcess{result: dayfly.Result{ID: spec.ID}, closed: make(chan struct{}), open: spec.OpenStdin}
+	m.keep(p)
+	proc := dayfly.Process{ID: spec.ID, PID: 7, Status: dayfly.ProcessRunning}
+	if following != nil {
+		return following(ctx), proc, nil
+	}
+	if spec.OpenStdin {
+		return &scripted{ctx: ctx, wait: p.closed, after: func() []dayfly.Output {
+			r, err := m.run(ctx, spec, &p.stdin)
+			if err != nil {
+				return nil
+			}
+			return outputs(r, dayfly.Offsets{})
+		}}, proc, nil
+	}
+	r, err := m.run(ctx, spec, stdin)
+	if err != nil {
+		return nil, proc, err
+	}
+	m.keep(&deskProcess{result: r})
+	return &scripted{ctx: ctx, events: outputs(r, dayfly.Offsets{})}, proc, nil
+}
+
+func outputs(r dayfly.Result, from dayfly.Offsets) []dayfly.Output {
+	return []dayfly.Output{
+		{Kind: dayfly.OutputStdout, Offset: from.Stdout, Data: r.Stdout.Head[from.Stdout:]},
+		{Kind: dayfly.OutputStderr, Offset: from.Stderr, Data: r.Stderr.Head[from.Stderr:]},
+		{Kind: dayfly.OutputExit, Exit: &r.Exit},
+	}
+}
+
+func (m *deskMachine) Output(ctx context.Context, id string, from dayfly.Offsets, _ bool) (dayfly.OutputStream, error) {
+	p, err := m.proc(id)
+	if err != nil {
+		return nil, err
+	}
+	return &scripted{ctx: ctx, events: outputs(p.result, from)}, nil
+}
+
+func (m *deskMachine) Result(_ context.Context, id string) (dayfly.Result, error) {
+	p, err := m.proc(id)
+	if err != nil {
+		return dayfly.Result{}, err
+	}
+	return p.result, nil
+}
+
+func (m *deskMachine) proc(id string) (*deskProcess, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.procs[id]; p != nil {
+		return p, nil
+	}
+	return nil, dayfly.Errorf(dayfly.CodeNotFound, "there is no such process")
+}
+
+func (m *deskMachine) Process(_ context.Context, id string) (dayfly.Process, error) {
+	p, err := m.proc(id)
+	if err != nil {
+		return dayfly.Process{}, err
+	}
+	return dayfly.Process{ID: id, PID: 7, Status: dayfly.ProcessExited, Command: "x", StartedAgo: time.Second, Exit: &p.result.Exit}, nil
+}
+
+func (m *deskMachine) Processes(ctx context.Context) ([]dayfly.Process, error) {
+	m.mu.Lock()
+	ids := make([]string, 0, len(m.procs))
+	for id := range m.procs {
+		ids = append(ids, id)
+	}
+	m.mu.Unlock()
+	var out []dayfly.Process
+	for _, id := range ids {
+		p, err := m.Process(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func (m *deskMachine) Signal(_ context.Context, id, _ string, _ bool) error {
+	_, err := m.proc(id)
+	return err
+}
+
+func (m *deskMachine) WriteStdin(_ context.Context, id string, r io.Reader, closeAfter bool) error {
+	p, err := m.proc(id)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(&p.stdin, r); err != nil {
+		return err
+	}
+	if closeAfter && p.open {
+		close(p.closed)
+	}
+	return nil
+}
+
+// scripted is an output stream that tells given events, then ends, or fails.
+type scripted struct {
+	ctx    context.Context
+	wait   <-chan struct{} // before the first event, or nil
+	after  func() []dayfly.Output
+	events []dayfly.Output
+	fail   error // at the end, or nil for io.EOF
+}
+
+func (s *scripted) Next() (dayfly.Output, error) {
+	if s.wait != nil {
+		select {
+		case <-s.wait:
+		case <-s.ctx.Done():
+			return dayfly.Output{}, s.ctx.Err()
+		}
+		s.wait = nil
+		if s.after != nil {
+			s.events = s.after()
+		}
+	}
+	if len(s.events) == 0 {
+		if s.fail != nil {
+			return dayfly.Output{}, s.fail
+		}
+		return dayfly.Output{}, io.EOF
+	}
+	next := s.events[0]
+	s.events = s.events[1:]
+	return next, nil
+}
+
+func (s *scripted) Close() error { return nil }
+
+// fileError translates like an agent would.
+func fileError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return dayfly.Errorf(dayfly.CodeFileNotFound, "there is no such file")
+	case err != nil:
+		return dayfly.Errorf(dayfly.CodeFileConflict, "not a file").WithCause(err)
+	}
+	return nil
+}
+
+func (m *deskMachine) info(name string, fi fs.FileInfo) dayfly.FileInfo {
+	out := dayfly.FileInfo{Name: filepath.Base(name), Path: "/" + name, SizeBytes: fi.Size(), Mode: fi.Mode(), ModifiedAt: fi.ModTime(), Type: dayfly.FileRegular}
+	switch {
+	case fi.IsDir():
+		out.Type = dayfly.FileDirectory
+	case fi.Mode()&fs.ModeSymlink != 0:
+		out.Type = dayfly.FileSymlink
+		out.Target, _ = m.root.Readlink(name)
+	}
+	return out
+}
+
+func (m *deskMachine) Stat(_ context.Context, name string) (dayfly.FileInfo, error) {
+	fi, err := m.root.Lstat(name)
+	if err != nil {
+		return dayfly.FileInfo{}, fileError(err)
+	}
+	return m.info(name, fi), nil
+}
+
+func (m *deskMachine) List(ctx context.Context, q dayfly.ListQuery) ([]dayfly.FileInfo, string, error) {
+	dir, err := m.root.Open(q.Path)
+	if err != nil {
+		return nil, "", fileError(err)
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, "", fileError(err)
+	}
+	slices.Sort(names)
+	var out []dayfly.FileInfo
+	for _, name := range names {
+		if name <= q.Cursor && q.Cursor != "" {
+			continue
+		}
+		if len(out) == q.Limit {
+			return out, out[len(out)-1].Name, nil
+		}
+		info, err := m.Stat(ctx, filepath.Join(q.Path, name))
+		if err != nil {
+			return nil, "", err
+		}
+		out = append(out, info)
+	}
+	return out, "", nil
+}
+
+func (m *deskMachine) Read(_ context.Context, name string, r dayfly.FileRange) (dayfly.FileInfo, io.ReadCloser, error) {
+	var f *os.File
+	var err error
+	if strings.HasPrefix(name, "/proc/") {
+		f, err = os.Open(name)
+	} else {
+		f, err = m.root.Open(name)
+	}
+	if err != nil {
+		return dayfly.FileInfo{}, nil, fileError(err)
+	}
+	fi, err := f.Stat()
+	if err == nil && fi.IsDir() {
+		err = errors.New("is a directory")
+	}
+	if err != nil {
+		_ = f.Close()
+		return dayfly.FileInfo{}, nil, fileError(err)
+	}
+	var body io.Reader = f
+	if r.Offset > 0 || r.Length >= 0 {
+		length := r.Length
+		if length < 0 {
+			length = 1 << 62
+		}
+		body = io.NewSectionReader(f, r.Offset, length)
+	}
+	if m.shrink > 0 {
+		body = io.LimitReader(body, m.shrink)
+	}
+	return m.info(name, fi), struct {
+		io.Reader
+		io.Closer
+	}{body, f}, nil
+}
+
+func (m *deskMachine) Write(_ context.Context, name string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error) {
+	perm := fs.FileMode(0o644)
+	if mode != nil {
+		perm = mode.Perm()
+	}
+	if err := m.root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return dayfly.FileInfo{}, fileError(err)
+	}
+	temp := fmt.Sprintf(".part-%d", time.Now().UnixNano())
+	f, err := m.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	if err != nil {
+		return dayfly.FileInfo{}, fileError(err)
+	}
+	_, err = io.Copy(f, r)
+	err = errors.Join(err, f.Chmod(perm), f.Close())
+	if err != nil {
+		_ = m.root.Remove(temp)
+		return dayfly.FileInfo{}, err
+	}
+	if err := m.root.Rename(temp, name); err != nil {
+		return dayfly.FileInfo{}, fileError(err)
+	}
+	fi, err := m.root.Lstat(name)
+	if err != nil {
+		return dayfly.FileInfo{}, fileError(err)
+	}
+	return m.info(name, fi), nil
+}
+
+func (m *deskMachine) Remove(_ context.Context, name string, recursive bool) error {
+	if recursive {
+		return fileError(m.root.RemoveAll(name))
+	}
+	return fileError(m.root.Remove(name))
+}
+
+func (m *deskMachine) ReadArchive(_ context.Context, name string) (io.ReadCloser, error) {
+	if _, err := m.root.Stat(name); err != nil {
+		return nil, fileError(err)
+	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := w.AddFS(os.DirFS(filepath.Join(m.root.Name(), name))); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(&b), w.Close()
+}
+
+func (m *deskMachine) WriteArchive(ctx context.Context, name string, r io.Reader) error {
+	in := tar.NewReader(r)
+	if err := m.root.MkdirAll(name, 0o755); err != nil {
+		return fileError(err)
+	}
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return dayfly.Errorf(dayfly.CodeInvalid, "the archive is damaged").WithCause(err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		if _, err := m.Write(ctx, filepath.Join(name, h.Name), nil, in); err != nil {
+			return err
+		}
+	}
+}
