@@ -87,6 +87,11 @@ func TestSpoofing(t *testing.T) {
 	w.open()
 	a, b := w.sandbox(), w.sandbox()
 	handle := handleAt(t, a.ns)
+	// The kernel's own check of the way back is off, so that the rules alone are tested.
+	must(t, in(w.host, func() error {
+		return exec.Command("sh", "-c", "for i in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $i; done").Run()
+	}))
+	arrived := w.countPackets()
 	eth0, err := handle.LinkByName("eth0")
 	must(t, err)
 	for name, source := range map[string]string{
@@ -101,6 +106,11 @@ func TestSpoofing(t *testing.T) {
 			}
 			if got, err := getFrom(a, source, internet); err == nil {
 				t.Errorf("with a forged source: %q, want silence", got)
+			}
+			sendFrom(t, a, source, "forged")
+			sendFrom(t, a, w.addressOfBox(a), "own")
+			if got := arrived(); got != "own" { // they went in order
+				t.Errorf("a packet %q arrived outside first", got)
 			}
 		})
 	}
@@ -119,6 +129,36 @@ func getFrom(b box, source, target string) (text string, err error) {
 		return c.Close()
 	})
 	return text, err
+}
+
+// countPackets listens on the public server and returns a function that waits for the next packet's text.
+func (w *world) countPackets() func() string {
+	w.t.Helper()
+	var c net.PacketConn
+	must(w.t, in(w.outside, func() (err error) {
+		c, err = net.ListenPacket("udp4", internet+":9999")
+		return err
+	}))
+	w.t.Cleanup(func() { _ = c.Close() })
+	return func() string {
+		buf := make([]byte, 100)
+		_ = c.SetDeadline(time.Now().Add(dialWait))
+		n, _, _ := c.ReadFrom(buf)
+		return string(buf[:n])
+	}
+}
+
+func sendFrom(t *testing.T, b box, source, text string) {
+	t.Helper()
+	must(t, in(b.ns, func() error {
+		c, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(source)}, &net.UDPAddr{IP: net.ParseIP(internet), Port: 9999})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte(text))
+		return err
+	}))
 }
 
 // TestIPv6 plays a hostile root inside that turns IPv6 on again.
@@ -180,11 +220,17 @@ func TestDetachCuts(t *testing.T) {
 	w := newWorld(t)
 	n := w.open()
 	b, other := w.sandbox(), w.sandbox()
+	arrived := w.countPackets()
 	if _, err := get(b.ns, internet); err != nil {
 		t.Fatalf("control before: %v", err)
 	}
 	must(t, n.Detach(context.Background(), b.slot, b.id))
 	must(t, n.Detach(context.Background(), b.slot, b.id)) // again
+	sendFrom(t, b, w.addressOfBox(b), "detached")
+	sendFrom(t, other, w.addressOfBox(other), "attached")
+	if got := arrived(); got != "attached" {
+		t.Errorf("a packet %q arrived outside first", got)
+	}
 	if got, err := get(b.ns, internet); err == nil {
 		t.Errorf("after Detach: %q", got)
 	}
@@ -255,8 +301,11 @@ func TestLeftoverSlot(t *testing.T) {
 	if got, err := get(next.ns, internet); err != nil {
 		t.Errorf("the new owner: %q, %v", got, err)
 	}
-	if got, err := get(old.ns, internet); err == nil {
-		t.Errorf("the old owner still has a network: %q", got)
+	arrived := w.countPackets()
+	sendFrom(t, old, w.addressOfBox(old), "old owner")
+	sendFrom(t, next, w.addressOfBox(next), "new owner")
+	if got := arrived(); got != "new owner" {
+		t.Errorf("a packet of the %q arrived outside first", got)
 	}
 }
 

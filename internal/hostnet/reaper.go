@@ -1,14 +1,11 @@
 package hostnet
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // reapAfter is how long what a detached sandbox leaves in the kernel may wait. Its link mostly dies with its namespace
@@ -120,24 +117,4 @@ func (r *reaper) reap() {
 	if err := r.n.deleteLinks(names...); err != nil {
 		r.n.options.Log.Warn("links of ended sandboxes stay", "links", names, "error", err)
 	}
-}
-
-// deleteLinks removes links by name on a thread in the host's namespace. Those that are gone already are no fault.
-func deleteLinks(names []string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	r, err := openRTNL()
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	var errs []error
-	for _, name := range names {
-		_, failed := r.do(deleteLink(name))
-		if failed[0] != nil && !errors.Is(failed[0], unix.ENODEV) {
-			errs = append(errs, named("remove link "+name, failed))
-		}
-	}
-	return errors.Join(errs...)
 }

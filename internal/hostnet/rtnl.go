@@ -104,10 +104,6 @@ func getLink(name string) *nl.NetlinkRequest {
 	return request(unix.RTM_GETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(name))
 }
 
-func deleteLink(name string) *nl.NetlinkRequest {
-	return request(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(name))
-}
-
 func nameAttr(name string) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)) }
 
 func numberAttr(kind int, n uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(n)) }

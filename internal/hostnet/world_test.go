@@ -74,6 +74,9 @@ func needRoot(t testing.TB) {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	needRoot(t)
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel() // every world is on its own
+	}
 	dir := t.TempDir()
 	w := &world{t: t, host: newNS(t), outside: newNS(t), state: filepath.Join(dir, "state"),
 		resolv: filepath.Join(dir, "resolv.conf"), queries: make(chan string, 1000)}
