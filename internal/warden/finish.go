@@ -1,0 +1,23 @@
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Finish has the server's enforcer finish what an earlier server left half done. The server calls it at its start, before
+// it renews any lease: an extend waits for marks of the dead.
+func (g *Guard) Finish(ctx context.Context) error {
+	ids, err := g.enforcer.Marked()
+	if err != nil {
+		return fmt.Errorf("look for marks of an earlier server: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		if _, err := g.enforcer.End(ctx, id, g.opt.Clock.Now(), nil /* nothing known beside the file */); err != nil {
+			errs = append(errs, fmt.Errorf("finish the end of %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,67 @@
+package warden
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+// heartbeatBytes is the file's fixed size, padded with spaces: it is rewritten in place, in one write.
+const heartbeatBytes = 512
+
+// Heartbeat is the warden's sign of life. After a reboot the last one dates the end of the boot before.
+type Heartbeat struct {
+	BootID string
+	Boot   time.Duration // CLOCK_BOOTTIME of that boot
+	Wall   time.Time     // for people and for dating a reboot
+	PID    int
+	Build  string
+}
+
+type heartbeatFile struct {
+	BootID string    `json:"boot_id"`
+	BootNS int64     `json:"boottime_ns"`
+	Wall   time.Time `json:"wall"`
+	PID    int       `json:"pid"`
+	Build  string    `json:"build"`
+}
+
+// writeHeartbeat overwrites f.
+func writeHeartbeat(f *os.File, now dayfly.Instant, build string) error {
+	if len(build) > 128 {
+		build = build[:128]
+	}
+	b, err := json.Marshal(heartbeatFile{BootID: now.BootID, BootNS: int64(now.Boot), Wall: now.Wall.UTC(), PID: os.Getpid(), Build: build})
+	if err != nil {
+		return fmt.Errorf("write heartbeat: %w", err)
+	}
+	if len(b) >= heartbeatBytes {
+		return fmt.Errorf("write heartbeat: %d bytes", len(b))
+	}
+	b = append(b, bytes.Repeat([]byte{' '}, heartbeatBytes-len(b)-1)...)
+	if _, err := f.WriteAt(append(b, '\n'), 0); err != nil {
+		return fmt.Errorf("write heartbeat: %w", err)
+	}
+	return nil
+}
+
+// ReadHeartbeat reads the last sign of life of a data directory's warden. The error is fs.ErrNotExist when there never was
+// one.
+func ReadHeartbeat(dataDir string) (Heartbeat, error) {
+	var err error
+	for range 2 { // the first read may meet a write
+		var b []byte
+		if b, err = readRegular(heartbeatPath(dataDir), heartbeatBytes); err != nil {
+			break
+		}
+		var f heartbeatFile
+		if err = decodeStrict(b, &f); err == nil {
+			return Heartbeat{BootID: f.BootID, Boot: time.Duration(f.BootNS), Wall: f.Wall, PID: f.PID, Build: f.Build}, nil
+		}
+	}
+	return Heartbeat{}, fmt.Errorf("read heartbeat: %w", err)
+}
