@@ -49,7 +49,7 @@ func (db *DB) Sandboxes(ctx context.Context, f dayfly.SandboxFilter) (page []day
 		if err != nil {
 			return err
 		}
-		q := listQuery{filter: f, labels: labels, from: from}
+		q := newListQuery(f, labels, from)
 		text, args := q.build(wanted)
 		rows, err := built(t, scanSandbox, text, args...)
 		if err != nil {
@@ -122,9 +122,19 @@ func (t tx) rarestFirst(f dayfly.SandboxFilter) ([]label, error) {
 // listQuery builds the text of one page.
 type listQuery struct {
 	filter dayfly.SandboxFilter
-	labels []label
+	lead   *label    // the label whose rows give the order, or nil: the sandboxes do
+	also   []label   // that a sandbox must have too
 	from   *position // or nil for the first page
 	args   []any
+}
+
+// newListQuery lets the first label lead unless there is a name, which is rarer.
+func newListQuery(f dayfly.SandboxFilter, labels []label, from *position) *listQuery {
+	q := &listQuery{filter: f, also: labels, from: from}
+	if len(labels) > 0 && f.Name == "" {
+		q.lead, q.also = &labels[0], labels[1:]
+	}
+	return q
 }
 
 // arg adds an argument and gives its placeholder.
@@ -135,40 +145,43 @@ func (q *listQuery) arg(v any) string {
 
 // build makes one ordered SELECT for each status and merges them.
 func (q *listQuery) build(wanted []dayfly.Status) (string, []any) {
-	common := q.conditions()
+	from, o := q.source()
+	arm := "SELECT " + q.columns() + " FROM " + from + " WHERE " + strings.Join(q.conditions(o), " AND ")
 	arms := make([]string, 0, len(wanted))
 	for _, s := range wanted {
-		arms = append(arms, common+" AND "+q.lead()+".status = "+q.arg(string(s)))
+		arms = append(arms, arm+" AND "+o.table+".status = "+q.arg(string(s)))
 	}
 	return strings.Join(arms, " UNION ALL ") + " ORDER BY created_at DESC, id DESC LIMIT " + q.arg(q.filter.Limit+1), q.args
 }
 
-// lead is the table whose index gives the order: l, the first label's rows, or s, the sandboxes.
-func (q *listQuery) lead() string {
-	if len(q.labels) > 0 {
-		return "l"
+// order names the table whose index gives the order, and its column with the sandbox's id.
+type order struct{ table, id string }
+
+func (q *listQuery) source() (string, order) {
+	if q.lead != nil {
+		return "sandbox_labels AS l JOIN sandboxes AS s ON s.id = l.sandbox", order{"l", "l.sandbox"}
 	}
-	return "s"
+	return "sandboxes AS s", order{"s", "s.id"}
 }
 
-// conditions is everything of an arm but its status.
-func (q *listQuery) conditions() string {
+// columns takes what the page is ordered by from the table that gives the order, or the database would sort.
+func (q *listQuery) columns() string {
 	columns := "s." + strings.ReplaceAll(sandboxColumns, ", ", ", s.")
-	var where []string
-	table, id := "sandboxes AS s", "id"
-	if len(q.labels) > 0 {
-		// The order must come from the label's own columns, or the database would sort.
+	if q.lead != nil {
 		columns = strings.Replace(columns, "s.id", "l.sandbox AS id", 1)
 		columns = strings.Replace(columns, "s.created_at", "l.created_at AS created_at", 1)
-		table, id = "sandbox_labels AS l JOIN sandboxes AS s ON s.id = l.sandbox", "sandbox"
-		where = append(where, "l.label = "+q.arg(q.labels[0].key), "l.value = "+q.arg(q.labels[0].value))
+	}
+	return columns
+}
+
+// conditions is everything that an arm asks but its status.
+func (q *listQuery) conditions(o order) []string {
+	where := []string{"1 = 1"}
+	if q.lead != nil {
+		where = append(where, "l.label = "+q.arg(q.lead.key), "l.value = "+q.arg(q.lead.value))
 	}
 	if q.filter.Account != "" {
-		where = append(where, q.lead()+".account = "+q.arg(q.filter.Account))
-	}
-	for _, l := range q.labels[min(1, len(q.labels)):] {
-		where = append(where, "EXISTS (SELECT 1 FROM sandbox_labels AS m WHERE m.account = s.account AND m.label = "+q.arg(l.key)+
-			" AND m.value = "+q.arg(l.value)+" AND m.status = s.status AND m.created_at = s.created_at AND m.sandbox = s.id)")
+		where = append(where, o.table+".account = "+q.arg(q.filter.Account))
 	}
 	if q.filter.Name != "" {
 		where = append(where, "s.name = "+q.arg(q.filter.Name), "s.name <> ''")
@@ -176,11 +189,12 @@ func (q *listQuery) conditions() string {
 	if q.filter.Image != "" {
 		where = append(where, "s.image = "+q.arg(q.filter.Image))
 	}
+	for _, l := range q.also {
+		where = append(where, "EXISTS (SELECT 1 FROM sandbox_labels AS m WHERE m.account = s.account AND m.label = "+q.arg(l.key)+
+			" AND m.value = "+q.arg(l.value)+" AND m.status = s.status AND m.created_at = s.created_at AND m.sandbox = s.id)")
+	}
 	if q.from != nil {
-		where = append(where, fmt.Sprintf("(%s.created_at, %s.%s) < (%s, %s)", q.lead(), q.lead(), id, q.arg(q.from.created), q.arg(q.from.id)))
+		where = append(where, fmt.Sprintf("(%s.created_at, %s) < (%s, %s)", o.table, o.id, q.arg(q.from.created), q.arg(q.from.id)))
 	}
-	if len(where) == 0 {
-		where = []string{"1 = 1"}
-	}
-	return "SELECT " + columns + " FROM " + table + " WHERE " + strings.Join(where, " AND ")
+	return where
 }

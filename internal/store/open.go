@@ -136,15 +136,17 @@ func (db *DB) fileError(step string, err error) error {
 func (db *DB) openFile(ctx context.Context, o Options) error {
 	undo := cleanup.Make(func() { _ = db.Close() })
 	defer undo.Clean()
-	extra := "query_only(1)"
+	readPool, err := db.pool(dsn(db.path, "query_only(1)"), readers)
+	if err != nil {
+		return err
+	}
+	if err := db.check(ctx, readPool); err != nil { // before anything is written
+		return err
+	}
 	if !o.ReadOnly {
 		if err := db.openWriter(ctx); err != nil {
 			return err
 		}
-	}
-	readPool, err := db.pool(dsn(db.path, extra), readers)
-	if err != nil {
-		return err
 	}
 	db.reading = make(chan *session, readers)
 	for range readers {
@@ -152,22 +154,14 @@ func (db *DB) openFile(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if o.ReadOnly {
-		if err := db.check(ctx, readPool); err != nil {
-			return err
-		}
-	}
 	undo.Release()
 	return nil
 }
 
-// openWriter checks the file, migrates it and opens the writing session.
+// openWriter migrates the file and opens the writing session.
 func (db *DB) openWriter(ctx context.Context) error {
 	pool, err := db.pool(dsn(db.path, "synchronous(NORMAL)"), 1)
 	if err != nil {
-		return err
-	}
-	if err := db.check(ctx, pool); err != nil {
 		return err
 	}
 	if err := db.migrate(ctx, pool); err != nil {

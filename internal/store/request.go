@@ -181,9 +181,9 @@ func validRequest(r dayfly.Request) error {
 	return nil
 }
 
-// blob keeps nil apart from empty.
+// blob is an answer at rest: none when it is empty, which no answer is.
 func blob(b []byte) any {
-	if b == nil {
+	if len(b) == 0 {
 		return nil
 	}
 	return b

@@ -56,7 +56,8 @@ CREATE TABLE sandboxes (
 -- A page is merged from one ordered range of an index for each status, so no filter on it needs a scan or a sort.
 CREATE INDEX sandboxes_account ON sandboxes (account, status, created_at, id);
 CREATE INDEX sandboxes_status ON sandboxes (status, created_at, id);
-CREATE INDEX sandboxes_name ON sandboxes (name, status, created_at, id, account) WHERE name <> '';
+CREATE INDEX sandboxes_account_name ON sandboxes (account, name, status, created_at, id) WHERE name <> '';
+CREATE INDEX sandboxes_name ON sandboxes (name, status, created_at, id) WHERE name <> '';
 CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (account, name)
     WHERE name <> '' AND status NOT IN ('deleted', 'failed');
 CREATE INDEX sandboxes_ended ON sandboxes (ended_at) WHERE status IN ('deleted', 'failed');
