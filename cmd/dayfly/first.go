@@ -148,4 +148,3 @@ func (i images) Import(ctx context.Context, r control.ImportImage) (dayfly.Image
 
 // Remove implements control.Images.
 func (i images) Remove(ctx context.Context, id string) error { return i.unpacked.Remove(ctx, id) }
-

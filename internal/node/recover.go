@@ -31,7 +31,7 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 	}
 	for id := range ids { // slots first, so that none is given away while its old machine is cleared
 		if st, err := m.readState(id); err == nil {
-			m.opt.Slots.Mark(st.Slot)
+			_ = m.opt.Slots.Mark(st.Slot)
 		}
 	}
 	var mu sync.Mutex
