@@ -301,6 +301,9 @@ func TestLeftoverSlot(t *testing.T) {
 	if got, err := get(next.ns, internet); err != nil {
 		t.Errorf("the new owner: %q, %v", got, err)
 	}
+	if _, _, err := lookup(next.ns, "udp", w.gatewayOf(next)); err != nil {
+		t.Errorf("the new owner's names: %v", err)
+	}
 	arrived := w.countPackets()
 	sendFrom(t, old, w.addressOfBox(old), "old owner")
 	sendFrom(t, next, w.addressOfBox(next), "new owner")

@@ -15,7 +15,7 @@ import (
 type ForeignRule struct {
 	Table string // with its family, like "ip filter"
 	Chain string
-	What  string
+	What  string // which packets it accepts; empty where only the kernel was asked
 }
 
 // foreignMark is the comment of our rules in other tables.

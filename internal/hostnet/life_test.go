@@ -55,6 +55,11 @@ func TestForeignDrop(t *testing.T) {
 			if got := n.ForeignRules(); len(got) != 2 {
 				t.Errorf("ForeignRules() = %v, want two", got)
 			}
+			held, err := hostnet.Holds(context.Background(), w.options)
+			must(t, err)
+			if len(held.Foreign) != 2 || held.Table != "inet dayfly_"+w.options.Installation || held.ForwardWas != "0" {
+				t.Errorf("Holds() = %+v", held)
+			}
 			if got, err := get(b.ns, "192.168.77.2"); !refused(err) {
 				t.Errorf("closed address with a foreign accept of ours: %q, %v", got, err)
 			}
@@ -68,6 +73,9 @@ func TestForeignDrop(t *testing.T) {
 			}
 			must(t, n.Close())
 			must(t, hostnet.Remove(context.Background(), w.options))
+			if held, err := hostnet.Holds(context.Background(), w.options); err != nil || held.Table != "" || held.Foreign != nil {
+				t.Errorf("after Remove Holds() = %+v, %v", held, err)
+			}
 			if got := w.nft("list", "ruleset"); got != clean {
 				t.Errorf("after Remove the other firewall is\n%s\nwant\n%s", got, clean)
 			}
@@ -142,14 +150,14 @@ func TestRestart(t *testing.T) {
 	if _, err := get(b.ns, internet); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
-	ids, err := n.List(context.Background())
+	found, err := n.List(context.Background())
 	must(t, err)
-	if want := []string{b.id, gone.id}; !slices.Equal(ids, want) {
-		t.Errorf("List() = %v, want %v", ids, want)
+	if len(found) != 2 || found[0].ID != b.id || found[1].ID != gone.id {
+		t.Errorf("List() = %+v, want %s and %s", found, b.id, gone.id)
 	}
 	must(t, n.Reclaim(context.Background(), gone.id))
 	must(t, n.Reclaim(context.Background(), gone.id))
-	found, err := hostnet.List(context.Background(), w.options)
+	found, err = hostnet.List(context.Background(), w.options)
 	must(t, err)
 	if len(found) != 1 || found[0].ID != b.id || found[0].Slot != b.slot || !found[0].Permitted || found[0].Link == "" {
 		t.Errorf("after Reclaim the host holds %+v, want %s alone", found, b.id)

@@ -32,19 +32,9 @@ func List(ctx context.Context, options Options) ([]Found, error) {
 	return list(ctx, h, options.Installation)
 }
 
-// List gives the ids of this installation's sandboxes that have anything on the host.
-func (n *Network) List(ctx context.Context) ([]string, error) {
-	found, err := list(ctx, n.host, n.options.Installation)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, f := range found {
-		if f.ID != "" && !slices.Contains(ids, f.ID) {
-			ids = append(ids, f.ID)
-		}
-	}
-	return ids, nil
+// List finds everything of this installation's sandboxes on the host, recorded or not.
+func (n *Network) List(ctx context.Context) ([]Found, error) {
+	return list(ctx, n.host, n.options.Installation)
 }
 
 func list(ctx context.Context, h *host, installation string) ([]Found, error) {
