@@ -1,61 +1,59 @@
 package reserve
 
 import (
-	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
+
+	"dayfly.dev/dayfly"
 )
 
-// Slots hands out the slots of a block, lowest first, so that low ones are used again and again. It is memory only: what is
-// in use after a restart is told by Mark. It is safe for concurrent use.
+const wordBits = 64
+
+// Slots hands out small numbers, lowest first, each to one owner at a time. The zero value has all SlotsPerBlock of them free. It
+// remembers nothing: after a restart the owner marks what is still in use. It may be used from several goroutines.
 type Slots struct {
 	mu    sync.Mutex
-	taken [SlotsPerBlock]bool
-	first int // no slot below is free
+	words [SlotsPerBlock / wordBits]uint64 // a set bit is taken
 }
-
-// ErrNoSlot says that every slot is taken.
-var ErrNoSlot = errors.New("every slot is taken")
 
 // NewSlots makes slots that are all free.
 func NewSlots() *Slots { return &Slots{} }
 
-// Take takes the lowest free slot. ErrNoSlot: there is none.
+// Take gives the lowest free slot. CodeNoCapacity: there is none.
 func (s *Slots) Take() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n := s.first; n < SlotsPerBlock; n++ {
-		if !s.taken[n] {
-			s.taken[n] = true
-			s.first = n + 1
-			return n, nil
+	for i, w := range s.words {
+		if free := bits.TrailingZeros64(^w); free < wordBits {
+			s.words[i] |= 1 << free
+			return i*wordBits + free, nil
 		}
 	}
-	s.first = SlotsPerBlock
-	return 0, ErrNoSlot
+	return 0, dayfly.Errorf(dayfly.CodeNoCapacity, "all %d sandbox slots of this host are in use", SlotsPerBlock)
 }
 
-// Mark notes that a slot is in use. Marking it twice is an error: two machines would share it.
-func (s *Slots) Mark(n int) error {
-	if n < 0 || n >= SlotsPerBlock {
-		return fmt.Errorf("slot %d is outside 0…%d", n, SlotsPerBlock-1)
+// Mark notes that a slot is in use. One that is marked already is an error: two machines would share it.
+func (s *Slots) Mark(slot int) error {
+	if slot < 0 || slot >= SlotsPerBlock {
+		return fmt.Errorf("slot %d is outside 0…%d", slot, SlotsPerBlock-1)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken[n] {
-		return fmt.Errorf("slot %d is in use twice", n)
+	word, bit := &s.words[slot/wordBits], uint64(1)<<(slot%wordBits)
+	if *word&bit != 0 {
+		return fmt.Errorf("slot %d is in use twice", slot)
 	}
-	s.taken[n] = true
+	*word |= bit
 	return nil
 }
 
-// Free gives a slot back. Freeing a free slot does nothing.
-func (s *Slots) Free(n int) {
-	if n < 0 || n >= SlotsPerBlock {
+// Free gives a slot back. Freeing a free one, or a number that is no slot, does nothing.
+func (s *Slots) Free(slot int) {
+	if slot < 0 || slot >= SlotsPerBlock {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken[n] = false
-	s.first = min(s.first, n)
+	s.words[slot/wordBits] &^= 1 << (slot % wordBits)
 }

@@ -99,7 +99,7 @@ func (k *keeper) noticed(batch []notice) {
 func (k *keeper) loop(ctx context.Context, beat *os.File) error {
 	beats := make(chan struct{}, 1)
 	k.wg.Go(func() { k.beat(beats, beat) }) // on its own goroutine: a slow disk must not delay a deadline
-	defer func() { // before the lock is released
+	defer func() {                          // before the lock is released
 		close(beats)
 		k.stop()
 		k.wg.Wait()
