@@ -13,6 +13,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/image"
 )
 
 // ensureKey makes the first admin key, or another one when asked to, and writes it to admin.key.
@@ -148,3 +149,7 @@ func (i images) Import(ctx context.Context, r control.ImportImage) (dayfly.Image
 
 // Remove implements control.Images.
 func (i images) Remove(ctx context.Context, id string) error { return i.unpacked.Remove(ctx, id) }
+
+func importOptions(r control.ImportImage) image.ImportOptions {
+	return image.ImportOptions{User: r.User, Workdir: r.Workdir, Env: r.Env}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/node"
+	"dayfly.dev/dayfly/internal/store"
+)
+
+func auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List what is really on this host against what is recorded",
+		Long: "List what is really on this host (machines, processes, disks, leases, network, mounts, loop devices) against what\n" +
+			"is recorded, in both directions, with the server up or down. It changes nothing. Exit code 1 if anything is\n" +
+			"unaccounted for. What belongs to a sandbox that is ending is shown as reclaiming.",
+		Example: "  sudo dayfly audit\n  sudo dayfly audit --data /srv/dayfly -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			found, err := audit(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			return printAudit(cmd, found)
+		},
+	}
+	addSettings(cmd)
+	return cmd
+}
+
+// audit surveys the host for the installation of a data directory. A directory without one has nothing on the host.
+func audit(ctx context.Context, cfg config) ([]node.Object, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("audit needs root\nhint: run it with sudo")
+	}
+	b, err := os.ReadFile(filepath.Join(cfg.Data, installationFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the installation id: %w", err)
+	}
+	list, err := sources(cfg, strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, err
+	}
+	db, err := store.Open(ctx, filepath.Join(cfg.Data, databaseFile), store.Options{ReadOnly: true})
+	if err != nil {
+		return nil, explainStart(err)
+	}
+	defer db.Close()
+	records, err := db.LiveSandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	recent := func(id string) (time.Time, bool) {
+		sb, err := db.Sandbox(ctx, "", id)
+		return sb.Times.EndedAt, err == nil && sb.Status.Ended()
+	}
+	found, err := node.Survey(ctx, list, records, recent, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return settle(ctx, db, found)
+}
+
+// settle drops findings that were true of a sandbox made or ended while the survey went on.
+func settle(ctx context.Context, db dayfly.Store, found []node.Object) ([]node.Object, error) {
+	for i, o := range found {
+		if o.State != node.ObjectUnaccounted && o.State != node.ObjectMissing || o.Owner == "" {
+			continue
+		}
+		sb, err := db.Sandbox(ctx, "", o.Owner)
+		if dayfly.ErrorCode(err) == dayfly.CodeNotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case o.State == node.ObjectUnaccounted && !sb.Status.Ended():
+			found[i].State = node.ObjectOwned
+		case o.State == node.ObjectMissing && sb.Status != dayfly.StatusRunning:
+			found[i].State = node.ObjectReclaiming
+		}
+	}
+	return found, nil
+}
+
+func printAudit(cmd *cobra.Command, found []node.Object) error {
+	counts := map[node.ObjectState]int{}
+	for _, o := range found {
+		counts[o.State]++
+	}
+	bad := counts[node.ObjectUnaccounted] + counts[node.ObjectMissing]
+	if asJSON(cmd) {
+		if found == nil {
+			found = []node.Object{}
+		}
+		err := json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"objects": found, "unaccounted": bad, "counts": counts})
+		if err != nil {
+			return err
+		}
+	} else {
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+		for _, o := range found {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.State, o.Owner, o.Kind, o.Name)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%d objects: %d owned, %d reclaiming, %d unaccounted for\n",
+			len(found), counts[node.ObjectOwned], counts[node.ObjectReclaiming], bad)
+	}
+	if bad > 0 {
+		return errQuiet
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/clock"
+	"dayfly.dev/dayfly/internal/disk/btrfs"
+	"dayfly.dev/dayfly/internal/disk/plain"
+	"dayfly.dev/dayfly/internal/hostnet"
+	"dayfly.dev/dayfly/internal/reserve"
+	"dayfly.dev/dayfly/internal/store"
+	"dayfly.dev/dayfly/internal/warden"
+)
+
+// Bounds of down --destroy.
+const (
+	destroyParallel = 8
+	killMax         = time.Minute      // for one machine
+	wardenLeaveMax  = 10 * time.Second // for the warden, once no lease is left
+)
+
+// destroyAll ends every sandbox of a data directory's installation and takes everything of it out of the kernel, with no
+// server running. It does every step and joins the errors, and can be repeated. Machines go by their control groups, so it
+// needs no record and no driver.
+func destroyAll(ctx context.Context, cfg config, purge bool, say io.Writer) error {
+	b, err := os.ReadFile(filepath.Join(cfg.Data, installationFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(say, "nothing of Dayfly is in %s\n", cfg.Data)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the installation id: %w", err)
+	}
+	lock, err := lockServer(cfg.Data) // no server may start meanwhile
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	d := destroyer{cfg: cfg, installation: strings.TrimSpace(string(b)), say: say}
+	if d.cgroups, err = cgroup.Detect("/"); err != nil {
+		return err
+	}
+	if err := d.endMachines(ctx); err != nil {
+		return err // never pull disk and network from under what lives
+	}
+	d.record(ctx)
+	err = errors.Join(d.clearLeases(), d.removeNetwork(ctx), d.removePool(ctx), d.removeRunFiles())
+	_ = lock.Close() // the warden leaves only when no server could need it
+	err = errors.Join(err, d.endWarden(ctx), d.cgroups.RemoveInstallation(d.installation), reserve.Release(runRoot, d.installation), d.removeRunRoot())
+	if err == nil && purge {
+		err = d.purge()
+	}
+	return err
+}
+
+type destroyer struct {
+	cfg          config
+	installation string
+	cgroups      cgroup.Host
+	say          io.Writer
+}
+
+// endMachines kills every control group of the installation.
+func (d *destroyer) endMachines(ctx context.Context) error {
+	ids, err := d.cgroups.List(d.installation)
+	if err != nil {
+		return fmt.Errorf("look for machines: %w", err)
+	}
+	var g errgroup.Group
+	g.SetLimit(destroyParallel)
+	for _, id := range ids {
+		g.Go(func() error {
+			group, err := d.cgroups.Group(d.installation, id)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, killMax)
+			defer cancel()
+			if err := group.Kill(ctx); err != nil {
+				return fmt.Errorf("end %s: %w", id, err)
+			}
+			return group.Remove()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.say, "ended %d sandboxes\n", len(ids))
+	return nil
+}
+
+// record closes the records of what was ended. A database that cannot be opened keeps nothing from being destroyed.
+func (d *destroyer) record(ctx context.Context) {
+	db, err := store.Open(ctx, filepath.Join(d.cfg.Data, databaseFile), store.Options{MustExist: true})
+	if err != nil {
+		fmt.Fprintf(d.say, "the ends could not be recorded: %v\n", err)
+		return
+	}
+	defer db.Close()
+	live, err := db.LiveSandboxes(ctx)
+	if err != nil {
+		fmt.Fprintf(d.say, "the ends could not be recorded: %v\n", err)
+		return
+	}
+	for _, sb := range live {
+		if sb.End == "" {
+			sb.End = dayfly.EndShutdown
+		}
+		sb.Wanted, sb.Status, sb.Times.EndedAt = dayfly.StatusDeleted, sb.End.Status(), time.Now().UTC()
+		if _, err := db.MoveSandbox(ctx, sb); err != nil {
+			fmt.Fprintf(d.say, "the end of %s could not be recorded: %v\n", sb.ID, err)
+		}
+	}
+}
+
+func (d *destroyer) clearLeases() error {
+	err := errors.Join(emptyDir(filepath.Join(d.cfg.Data, "leases")), emptyDir(filepath.Join(d.cfg.Data, stateDir)))
+	if err != nil {
+		return fmt.Errorf("clear the leases: %w", err)
+	}
+	return nil
+}
+
+func (d *destroyer) removeNetwork(ctx context.Context) error {
+	o, err := networkOptions(d.cfg, d.installation, 0)
+	if err != nil {
+		return err
+	}
+	if err := hostnet.Remove(ctx, o); err != nil {
+		return fmt.Errorf("remove the network: %w", err)
+	}
+	return nil
+}
+
+func (d *destroyer) removePool(ctx context.Context) error {
+	return errors.Join(btrfs.Destroy(ctx, d.cfg.Data), plain.Destroy(ctx, d.cfg.Data))
+}
+
+func (d *destroyer) removeRunFiles() error {
+	return os.RemoveAll(filepath.Join(runRoot, d.installation))
+}
+
+// endWarden asks the warden to leave; it does once no lease is left.
+func (d *destroyer) endWarden(ctx context.Context) error {
+	c, err := clock.NewHost()
+	if err != nil {
+		return err
+	}
+	guard, err := warden.NewGuard(warden.GuardOptions{
+		DataDir: d.cfg.Data, Installation: d.installation, Host: d.cgroups, Build: version, Clock: c, Log: newLogger("error"),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wardenLeaveMax)
+	defer cancel()
+	if err := guard.Leaving(ctx); err != nil {
+		return fmt.Errorf("end the warden: %w", err)
+	}
+	return nil
+}
+
+// removeRunRoot removes the host-wide directory if this was the last installation.
+func (d *destroyer) removeRunRoot() error {
+	for _, dir := range []string{filepath.Join(runRoot, "blocks"), runRoot} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		left := 0
+		for _, e := range entries {
+			if e.IsDir() || dir != runRoot || e.Name() != "lock" {
+				left++
+			}
+		}
+		if left > 0 {
+			return nil
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// purge empties the data directory. The directory itself stays if it is not ours to make again.
+func (d *destroyer) purge() error {
+	if err := os.RemoveAll(d.cfg.Data); err != nil {
+		return fmt.Errorf("purge the data directory: %w", err)
+	}
+	fmt.Fprintf(d.say, "removed %s\n", d.cfg.Data)
+	return nil
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
