@@ -199,7 +199,7 @@ func (p *process) run(plan *plan, spec dayfly.ProcessSpec, stdin io.Reader) (*fa
 			return nil, noResources(err)
 		}
 	}
-	p.stdin.f = s.pipes[0].ours
+	p.stdin = newInput(s.pipes[0].ours)
 	p.pipes = [streams]*os.File{s.pipes[1].ours, s.pipes[2].ours}
 	p.pending, p.leaderUp = 1+streams, true
 	p.oomBefore = a.oomKills()
@@ -221,6 +221,7 @@ func (p *process) serve(spec dayfly.ProcessSpec, stdin io.Reader) {
 		go p.pump(i)
 	}
 	if stdin != nil {
+		p.stdin.turn <- struct{}{}
 		go p.stdin.feed(stdin, !spec.OpenStdin)
 	}
 	timeout := spec.Timeout

@@ -23,7 +23,9 @@ const (
 type leaf struct {
 	parent *os.File
 	name   string
-	dir    *os.File
+
+	mu  sync.Mutex
+	dir *os.File // nil once the leaf is removed
 }
 
 // newLeaf makes the cgroup of one command below parent.
@@ -40,14 +42,24 @@ func newLeaf(parent *os.File, id string) (*leaf, error) {
 	return &leaf{parent: parent, name: name, dir: os.NewFile(uintptr(fd), name)}, nil
 }
 
-// populated tells whether a process lives in the leaf. A leaf that cannot be read has none.
+// populated tells whether a process lives in the leaf. A leaf that is removed or cannot be read has none.
 func (l *leaf) populated() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir == nil {
+		return false
+	}
 	b, err := readAt(l.dir, "cgroup.events")
 	return err == nil && bytes.Contains(b, []byte("populated 1"))
 }
 
 // kill kills everything in the leaf at once.
 func (l *leaf) kill() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir == nil {
+		return nil
+	}
 	fd, err := unix.Openat(int(l.dir.Fd()), "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open cgroup.kill: %w", err)
@@ -61,9 +73,15 @@ func (l *leaf) kill() error {
 
 // remove removes the leaf and what a command made below it, if no process lives there.
 func (l *leaf) remove() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir == nil {
+		return nil
+	}
 	err := removeCgroup(int(l.parent.Fd()), l.name, leafDepthMax)
 	if err == nil || err == unix.ENOENT {
 		_ = l.dir.Close()
+		l.dir = nil
 		return nil
 	}
 	return err

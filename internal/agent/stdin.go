@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -16,9 +15,11 @@ const stdinChunk = 64 << 10
 
 // input is a command's standard input.
 type input struct {
-	f    *os.File // or nil when there is none; closing it is final and unblocks a write
-	turn sync.Mutex
+	f    *os.File      // or nil when there is none; closing it is final and unblocks a write
+	turn chan struct{} // holds a token while somebody writes
 }
+
+func newInput(f *os.File) input { return input{f: f, turn: make(chan struct{}, 1)} }
 
 // close ends the input.
 func (i *input) close() {
@@ -27,10 +28,10 @@ func (i *input) close() {
 	}
 }
 
-// feed writes all of r. A client that left in the middle leaves the input as it is if more may come, else it ends.
+// feed writes all of r. It is the first to write, so it has the turn already. A client that left in the middle leaves the
+// input as it is if more may come, else it ends.
 func (i *input) feed(r io.Reader, closeAfter bool) {
-	i.turn.Lock()
-	defer i.turn.Unlock()
+	defer func() { <-i.turn }()
 	_ = i.copy(r)
 	if closeAfter {
 		i.close()
@@ -65,8 +66,12 @@ func (a *Agent) WriteStdin(ctx context.Context, id string, r io.Reader, closeAft
 	if p.stdin.f == nil {
 		return stdinClosed(p)
 	}
-	p.stdin.turn.Lock()
-	defer p.stdin.turn.Unlock()
+	select {
+	case p.stdin.turn <- struct{}{}:
+		defer func() { <-p.stdin.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	stop := context.AfterFunc(ctx, func() { _ = p.stdin.f.SetWriteDeadline(time.Unix(1, 0)) })
 	err = p.stdin.copy(r)
 	if !stop() {

@@ -93,6 +93,11 @@ func (p *process) signalTree(sig unix.Signal) error {
 
 // pids lists the processes of the leaf.
 func (l *leaf) pids() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir == nil {
+		return nil
+	}
 	fd, err := unix.Openat(int(l.dir.Fd()), "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil

@@ -170,6 +170,9 @@ func (k *call) upload(body io.Reader) {
 				return
 			}
 		}
+		if err == io.EOF && k.ctx.Err() != nil {
+			return // the caller left; what it had sent must not count as complete
+		}
 		if err == io.EOF {
 			_ = w.frame(frameEnd)
 			_ = w.flush()

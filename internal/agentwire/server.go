@@ -133,7 +133,7 @@ func (x *exchange) answer() {
 			_ = x.fail(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
-	if err := x.dispatch(); err != nil {
+	if err := x.dispatch(); err != nil && x.ctx.Err() == nil { // else nobody waits, or this end is closing
 		_ = x.fail(err)
 	}
 }
