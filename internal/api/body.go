@@ -32,14 +32,14 @@ func readJSON[T any](c *call, parse func(*fields) T) (T, error) {
 	if err != nil {
 		return none, err
 	}
-	return in, c.readIdempotency(jsonHash(data))
+	return in, c.readIdempotency(func() string { return jsonHash(data) })
 }
 
 // parseJSON parses one JSON object.
 func parseJSON[T any](data []byte, parse func(*fields) T) (T, error) {
 	var none T
 	bad := &problems{}
-	object, err := splitObject(data)
+	object, err := splitObject(data, fieldsMax)
 	if err != nil {
 		return none, dayfly.Errorf(dayfly.CodeInvalid, "%s", err.Error()).WithHint("the body must be one JSON object in UTF-8")
 	}
@@ -127,8 +127,12 @@ func (c *call) refuseBody() error {
 	return dayfly.Errorf(dayfly.CodeInvalid, "this request takes no body")
 }
 
-// splitObject takes a JSON object apart, strictly: UTF-8, nothing behind it, no name twice. Errors name no values.
-func splitObject(data []byte) (map[string]json.RawMessage, error) {
+// fieldsMax bounds the names of an object whose names are ours.
+const fieldsMax = 1000
+
+// splitObject takes a JSON object of at most max names apart, strictly: UTF-8, nothing behind it, no name twice. Errors name no
+// values.
+func splitObject(data []byte, max int) (map[string]json.RawMessage, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("the body is not UTF-8")
 	}
@@ -151,6 +155,9 @@ func splitObject(data []byte) (map[string]json.RawMessage, error) {
 		}
 		if _, twice := object[name]; twice {
 			return nil, fmt.Errorf("the name %s is given twice", shorten(name))
+		}
+		if len(object) == max {
+			return nil, fmt.Errorf("the body has more than %d entries", max)
 		}
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {

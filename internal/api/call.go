@@ -25,6 +25,7 @@ type call struct {
 	wait  *waiting    // of a long plain answer, or nil
 	late  func(error) // tells an error on an answer whose head has gone, or nil: then the connection is cut
 	cut   bool        // the answer is incomplete: cut the connection
+	early bool        // the answer does not wait for the rest of the request's body
 }
 
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -101,6 +102,12 @@ func (b *requestBody) failed() error {
 	return b.err
 }
 
+// answerEarly lets the answer go out while the client still sends, as someone does who types: without it, the answer would wait
+// for the next bytes, also when the process they are meant for has ended.
+func (c *call) answerEarly() {
+	c.early = http.NewResponseController(c.w).EnableFullDuplex() == nil
+}
+
 // answer writes v as the JSON answer.
 func (c *call) answer(status int, v any) error {
 	body, err := encode(v)
@@ -161,8 +168,8 @@ func (c *call) machine() (control.Machine, error) {
 	return c.backend.Machine(c.ctx(), c.who, id)
 }
 
-// readIdempotency takes the request's idempotency key; hash stands for its body.
-func (c *call) readIdempotency(hash string) error {
+// readIdempotency takes the request's idempotency key; hash stands for its body and is computed only where there is a key.
+func (c *call) readIdempotency(hash func() string) error {
 	if !takesKey(c.r.Method) {
 		return nil
 	}
@@ -175,7 +182,7 @@ func (c *call) readIdempotency(hash string) error {
 		return dayfly.Errorf(dayfly.CodeInvalid, "the header Idempotency-Key must be one text of 1 to %d characters", idempotencyKeyMax).
 			WithHint("use a random text, new for each thing you want done")
 	}
-	c.key = control.Idempotency{Key: key, Operation: c.r.Method + " " + c.r.URL.Path, Hash: hash}
+	c.key = control.Idempotency{Key: key, Operation: c.r.Method + " " + c.r.URL.Path, Hash: hash()}
 	return nil
 }
 
@@ -189,6 +196,7 @@ func (c *call) once(do func(context.Context) (control.Answer, error), show func(
 	if !replayed {
 		return c.answerBytes(a.Status, a.Body)
 	}
+	c.drainBody() // which is not needed again
 	body := a.Kept
 	if show != nil {
 		v, err := show(a.Kept)

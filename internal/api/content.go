@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -124,7 +125,7 @@ func (c *call) contentHeaders(info dayfly.FileInfo) {
 
 // attachment names a download. Any bytes are escaped.
 func attachment(name string) string {
-	return "attachment; filename*=UTF-8''" + url.PathEscape(name)
+	return "attachment; filename*=UTF-8''" + strings.ReplaceAll(url.QueryEscape(name), "+", "%20")
 }
 
 // send answers with raw bytes; length -1 means unknown. A body that ends early cuts the connection.

@@ -22,11 +22,12 @@ var errInternal = dayfly.Errorf(dayfly.CodeInternal, "an internal error happened
 // ServeHTTP implements http.Handler: it gives the request its id, finds its route, catches panics and writes the log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now() // for the log only
-	c := &call{server: s, r: r, id: dayfly.NewID(dayfly.PrefixRequest)}
+	// A copy: the server itself looks at the body of its own request to see how to end the exchange.
+	c := &call{server: s, r: r.WithContext(r.Context()), id: dayfly.NewID(dayfly.PrefixRequest)}
+	c.r.Body = &requestBody{ReadCloser: r.Body}
 	c.w = &response{ResponseWriter: w, call: c}
 	w.Header().Set("X-Request-Id", c.id)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	r.Body = &requestBody{ReadCloser: r.Body}
 	c.run()
 	c.logLine(time.Since(begun))
 	if c.cut {

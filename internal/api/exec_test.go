@@ -50,6 +50,7 @@ func TestExec(t *testing.T) {
 		{"half timeout", `{"command":"x","timeout_ms":0.5}`, "timeout_ms"},
 		{"null", `{"command":"x","cwd":null,"stdin":null}`, "cwd stdin"},
 		{"disconnect", `{"command":"x","on_disconnect":"stay"}`, "on_disconnect"},
+		{"endless argv", `{"argv":["a"` + strings.Repeat(`,""`, 1<<20) + `]}`, "argv"},
 		{"check is the SDK's", `{"command":"x","check":true}`, "check"},
 		{"open without stream", `{"command":"x","stdin_open":true}`, "stdin_open"},
 	} {
@@ -267,6 +268,18 @@ func TestStreamIsFlushedAndKeptAlive(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// TestStdinAnswersWhileTheClientTypes shows that an idle standard input does not hold the answer back.
+func TestStdinAnswersWhileTheClientTypes(t *testing.T) {
+	b := newBed(t, nil)
+	id := b.sandbox("{}")
+	conn := b.raw(t, "POST /v1/sandboxes/"+id+"/processes/pr00000000000000000000/stdin HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+b.key+
+		"\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nls\r\n")
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "HTTP/1.1 404 ") {
+		t.Errorf("got %q, %v", line, err)
 	}
 }
 

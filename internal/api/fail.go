@@ -153,6 +153,10 @@ func (c *call) drainBody() {
 	if ended {
 		return
 	}
+	if c.early {
+		c.w.Header().Set("Connection", "close")
+		return
+	}
 	if read == 0 && strings.EqualFold(c.r.Header.Get("Expect"), "100-continue") {
 		return
 	}

@@ -143,27 +143,37 @@ func (f *fields) flag(name string) (value, given bool) {
 	return string(raw) == "true", true
 }
 
+// textsMax bounds a list of texts.
+const textsMax = 64 << 10
+
 // texts reads a list of texts.
 func (f *fields) texts(name string) (values []string, given bool) {
 	raw, given := f.take(name)
 	if !given {
 		return nil, false
 	}
-	var items []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
+	if raw[0] != '[' {
 		f.wrong(name, "must be a list of texts")
 		return nil, false
 	}
-	values = make([]string, 0, len(items))
-	for i, item := range items {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	_, _ = dec.Token() // the bracket; raw is valid JSON
+	good := true
+	for i := 0; dec.More(); i++ {
+		var item json.RawMessage
+		if i == textsMax || dec.Decode(&item) != nil {
+			f.wrong(name, "must have at most %d texts", textsMax)
+			return nil, false
+		}
 		value, problem := parseText(item)
 		if problem != "" {
 			f.wrong(name+"["+strconv.Itoa(i)+"]", "%s", problem)
+			good = false
 			continue
 		}
 		values = append(values, value)
 	}
-	return values, len(values) == len(items)
+	return values, good
 }
 
 // textMap reads an object of texts. check tells what is wrong with an entry, or nothing.
@@ -176,13 +186,9 @@ func (f *fields) textMap(name string, max int, check func(key, value string) str
 		f.wrong(name, "must be an object of texts")
 		return nil, false
 	}
-	object, err := splitObject(raw)
+	object, err := splitObject(raw, max)
 	if err != nil {
 		f.wrong(name, "%s", strings.Replace(err.Error(), "the body", "it", 1))
-		return nil, false
-	}
-	if len(object) > max {
-		f.wrong(name, "has %d entries; at most %d are allowed", len(object), max)
 		return nil, false
 	}
 	values = make(map[string]string, len(object))
@@ -192,12 +198,20 @@ func (f *fields) textMap(name string, max int, check func(key, value string) str
 			problem = check(key, value)
 		}
 		if problem != "" {
-			f.wrong(name+"."+key, "%s", problem)
+			f.wrong(name+"."+cutAtEquals(key), "%s", problem)
 			continue
 		}
 		values[key] = value
 	}
 	return values, len(values) == len(object)
+}
+
+// cutAtEquals keeps the value out of a name like TOKEN=secret that someone took for a variable.
+func cutAtEquals(key string) string {
+	if name, _, found := strings.Cut(key, "="); found {
+		return name + "=…"
+	}
+	return key
 }
 
 // object reads a nested object with parse, which is called in any case.
@@ -206,7 +220,7 @@ func (f *fields) object(name string, parse func(*fields)) {
 	nested := &fields{prefix: f.prefix + name + ".", known: f.known, bad: f.bad}
 	if given {
 		var err error
-		if nested.in, err = splitObject(raw); err != nil {
+		if nested.in, err = splitObject(raw, fieldsMax); err != nil {
 			f.wrong(name, "%s", strings.Replace(err.Error(), "the body", "it", 1))
 		}
 	}

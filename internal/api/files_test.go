@@ -2,11 +2,13 @@ package api_test
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -217,25 +219,31 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 func TestExpectContinue(t *testing.T) {
 	b := newBed(t, nil)
 	base := "/v1/sandboxes/" + b.sandbox("{}") + "/files"
-	put := func(query, body string) string {
-		conn := b.raw(t, fmt.Sprintf("PUT %s/content?%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nExpect: 100-continue\r\nContent-Length: 5\r\nConnection: close\r\n\r\n",
+	put := func(query string) (net.Conn, *bufio.Reader) {
+		conn := b.raw(t, fmt.Sprintf("PUT %s/content?%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
 			base, query, b.key))
-		if body != "" {
-			first := make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))
-			if _, err := io.ReadFull(conn, first); err != nil || !strings.HasPrefix(string(first), "HTTP/1.1 100 ") {
-				t.Fatalf("got %q, %v", first, err)
-			}
-			if _, err := io.WriteString(conn, body); err != nil {
-				t.Fatal(err)
-			}
+		return conn, bufio.NewReader(conn)
+	}
+	status := func(r *bufio.Reader) *http.Response {
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return readAll(t, conn)
+		return resp
 	}
-	if got := put("path=f", "hello"); !strings.HasPrefix(got, "HTTP/1.1 200 ") {
-		t.Errorf("got %s", got)
+	conn, r := put("path=f")
+	if got := status(r); got.StatusCode != 100 {
+		t.Fatalf("got %s", got.Status)
 	}
-	if got := put("path=", ""); !strings.HasPrefix(got, "HTTP/1.1 400 ") { // refused before anything is asked for
-		t.Errorf("got %s", got)
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if got := status(r); got.StatusCode != 200 {
+		t.Errorf("got %s", got.Status)
+	}
+	_, r = put("path=") // refused before anything is asked for
+	if got := status(r); got.StatusCode != 400 || !got.Close {
+		t.Errorf("got %s, close %v", got.Status, got.Close)
 	}
 }
 

@@ -160,6 +160,7 @@ func writeStdin(c *call, closeAfter bool) error {
 	if err != nil {
 		return err
 	}
+	c.answerEarly()
 	c.afterBody(http.StatusOK)
 	return c.once(func(ctx context.Context) (control.Answer, error) {
 		if err := m.WriteStdin(ctx, id, c.r.Body, closeAfter); err != nil {

@@ -131,7 +131,7 @@ func rawIn[T any](parse func(*query) T, serve func(*call, T) error) endpoint {
 		if err := c.checkRawHeaders(); err != nil {
 			return err
 		}
-		if err := c.readIdempotency(rawHash(c.r)); err != nil {
+		if err := c.readIdempotency(func() string { return rawHash(c.r) }); err != nil {
 			return err
 		}
 		return serve(c, in)

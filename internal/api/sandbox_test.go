@@ -29,6 +29,9 @@ func TestSandboxLife(t *testing.T) {
 	b.json("POST", path+"/extend", ``).want(t, 409, "lease_ceiling")
 	deleted := b.send("DELETE", path, nil).ok(t, 200)
 	golden(t, "delete", deleted.body)
+	if left := deleted.json(t)["remaining_ms"]; left != 0.0 {
+		t.Errorf("remaining_ms is %v after the end", left)
+	}
 	again := b.json("POST", path+"/stop", `{}`).ok(t, 200).json(t)
 	if again["ended_at"] != deleted.json(t)["ended_at"] {
 		t.Errorf("the end moved: %v", again)
@@ -77,7 +80,7 @@ func TestCreateIsStrict(t *testing.T) {
 		{"label twice", `{"labels":{"a":"1","a":"2"}}`, "labels"},
 		{"label key", `{"labels":{"":"x","a:b":"x","n":1}}`, "labels. labels.a:b labels.n"},
 		{"label value", `{"labels":{"k":"` + long + `"}}`, "labels.k"},
-		{"env name", `{"env":{"":"x","A=B":"x"}}`, "env. env.A=B"},
+		{"env name", `{"env":{"":"x","A=B":"x"}}`, "env. env.A=…"},
 		{"env NUL", `{"env":{"A":"x\u0000"}}`, "env.A"},
 		{"half a pair", `{"env":{"A":"\ud800"},"image":"\udc00x"}`, "env.A image"},
 		{"name with NUL", `{"name":"a\u0000"}`, "name"},
