@@ -99,10 +99,7 @@ func unmount(ctx context.Context, dir string) error {
 func destroyHosted(dir string) error {
 	p := &Pool{dir: dir, hosted: true, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), stale: map[uint64]struct{}{}}
 	defer p.closeFiles()
-	for _, d := range []struct {
-		name string
-		file **os.File
-	}{{trashName, &p.trash}, {disksName, &p.disks}} {
+	for _, d := range p.parts() {
 		f, err := os.Open(filepath.Join(dir, d.name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -112,15 +109,15 @@ func destroyHosted(dir string) error {
 		}
 		*d.file = f
 	}
-	for _, f := range []*os.File{p.disks, p.trash} {
-		if err := p.destroyAll(f); err != nil {
+	for _, d := range p.parts() {
+		if err := p.destroyAll(*d.file); err != nil {
 			return err
 		}
 	}
 	if err := p.restoreQuota(); err != nil {
 		return err
 	}
-	for _, name := range []string{disksName, trashName, ""} {
+	for _, name := range []string{disksName, trashName, dyingName, ""} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -148,10 +145,10 @@ func (p *Pool) destroyAll(f *os.File) error {
 
 func (p *Pool) restoreQuota() error {
 	marker := filepath.Join(p.dir, markerName)
-	if _, err := os.Lstat(marker); err != nil || p.trash == nil {
+	if _, err := os.Lstat(marker); err != nil || p.disks == nil {
 		return nil // they were on before us
 	}
-	if err := quotaControl(int(p.trash.Fd()), quotaDisable); err != nil && !errors.Is(err, unix.ENOTCONN) {
+	if err := quotaControl(int(p.disks.Fd()), quotaDisable); err != nil && !errors.Is(err, unix.ENOTCONN) {
 		return fmt.Errorf("switch quotas off: %w", err)
 	}
 	return os.Remove(marker)

@@ -45,6 +45,7 @@ const (
 	newName    = "pool.img.new" // being made
 	disksName  = "disks"
 	trashName  = "trash"
+	dyingName  = "dying"
 	markerName = "quota-enabled" // in a pool on somebody else's btrfs: we switched quotas on, so we switch them off
 
 	sizeMin     = 1 << 30 // bytes
@@ -218,20 +219,18 @@ func open(o Options, hosted bool) (*Pool, error) {
 	}
 	undo := cleanup.Make(p.closeFiles)
 	defer undo.Clean()
-	for _, d := range []string{p.dir, filepath.Join(p.dir, disksName), filepath.Join(p.dir, trashName)} {
-		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-		if err := os.Chmod(d, 0o700); err != nil {
-			return nil, err
-		}
+	if err := ensureDir(p.dir); err != nil {
+		return nil, err
 	}
 	var err error
-	if p.disks, err = os.Open(filepath.Join(p.dir, disksName)); err != nil {
-		return nil, err
-	}
-	if p.trash, err = os.Open(filepath.Join(p.dir, trashName)); err != nil {
-		return nil, err
+	for _, d := range p.parts() {
+		dir := filepath.Join(p.dir, d.name)
+		if err = ensureDir(dir); err != nil {
+			return nil, err
+		}
+		if *d.file, err = os.Open(dir); err != nil {
+			return nil, err
+		}
 	}
 	if ok, err := isBtrfs(p.dir); err != nil || !ok {
 		return nil, errors.Join(err, dayfly.Errorf(dayfly.CodeUnavailable, "the disk pool %s is not on btrfs", p.dir))
@@ -246,4 +245,21 @@ func open(o Options, hosted bool) (*Pool, error) {
 	p.start()
 	p.wake() // an earlier process may have left work
 	return p, nil
+}
+
+// part is a directory of the pool and the field that holds it open.
+type part struct {
+	name string
+	file **os.File
+}
+
+func (p *Pool) parts() []part {
+	return []part{{disksName, &p.disks}, {trashName, &p.trash}, {dyingName, &p.dying}}
+}
+
+func ensureDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
 }

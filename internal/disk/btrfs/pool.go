@@ -25,7 +25,8 @@ type Pool struct {
 	hosted  bool   // the pool is a directory on a btrfs that is not its alone
 	quota   Quota
 	disks   *os.File
-	trash   *os.File
+	trash   *os.File // removed disks
+	dying   *os.File // those the reclaimer is at
 	log     *slog.Logger
 
 	kick   chan struct{} // tells the reclaimer that there is something to do
@@ -63,9 +64,6 @@ func (p *Pool) Create(ctx context.Context, id string, limitBytes int64) (string,
 	}
 	if err := ctx.Err(); err != nil {
 		return "", fmt.Errorf("create disk: %w", err)
-	}
-	if p.staleCount() >= staleSoon {
-		p.sweepQgroups()
 	}
 	err := createSubvolume(int(p.disks.Fd()), id)
 	if errors.Is(err, unix.EEXIST) {
@@ -144,14 +142,13 @@ func (p *Pool) Close() error {
 	p.closed.Do(func() {
 		p.stop()
 		<-p.done
-		p.sweepQgroups()
 		p.closeFiles()
 	})
 	return nil
 }
 
 func (p *Pool) closeFiles() {
-	for _, f := range []*os.File{p.disks, p.trash} {
+	for _, f := range []*os.File{p.disks, p.trash, p.dying} {
 		if f != nil {
 			_ = f.Close()
 		}

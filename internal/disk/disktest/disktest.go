@@ -35,7 +35,13 @@ const (
 	mib         = 1 << 20
 )
 
-// Run checks the pools that fixture makes, one for each subtest. Fixture cleans up by t.Cleanup.
+// Main runs a package's tests under an odd umask, which must not show. Call it from TestMain.
+func Main(m *testing.M) {
+	unix.Umask(0o077)
+	os.Exit(m.Run())
+}
+
+// Run checks the pools that fixture makes, one for each subtest, in parallel. Fixture cleans up by t.Cleanup.
 func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 	for _, tt := range []struct {
 		name string
@@ -55,7 +61,10 @@ func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 		{"no limit", noLimit},
 		{"parallel", parallel},
 	} {
-		t.Run(tt.name, func(t *testing.T) { tt.run(t, fixture(t)) })
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.run(t, fixture(t))
+		})
 	}
 }
 
@@ -67,8 +76,6 @@ func open(t *testing.T, f Fixture) dayfly.Pool {
 }
 
 func create(t *testing.T, f Fixture) {
-	old := unix.Umask(0o077) // modes do not depend on it
-	defer unix.Umask(old)
 	p := open(t, f)
 	if p.Kind() == "" {
 		t.Error("the pool has no kind")
