@@ -78,7 +78,7 @@ func BenchmarkLife(b *testing.B) {
 	end.report(b, "destroy")
 }
 
-func dialShell(b *testing.B, inst dayfly.Instance) drivertest.Shell {
+func dialShell(b testing.TB, inst dayfly.Instance) drivertest.Shell {
 	b.Helper()
 	conn, err := inst.Dial(context.Background())
 	if err != nil {

@@ -168,8 +168,10 @@ func compile(audit uint32, rules map[uint32]rule, denied uint32) ([]unix.SockFil
 	return out, nil
 }
 
-// plain tells whether a rule does not look at arguments.
-func plain(r rule) bool { return len(r[0].args) == 0 }
+// plain tells whether a rule does not look at arguments, so that its first action always holds.
+func plain(r rule) bool {
+	return !slices.ContainsFunc(r, func(a alternative) bool { return len(a.args) > 0 })
+}
 
 // leaf decides about one syscall.
 func leaf(r rule, denied uint32) ([]unix.SockFilter, error) {

@@ -1,0 +1,185 @@
+package linux_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/driver/linux"
+)
+
+const manyStarts = 100
+
+// TestManyStarts looks for what one start leaks too little of to be seen.
+func TestManyStarts(t *testing.T) {
+	w := newWorld(t)
+	d := w.open(t)
+	life := func() {
+		spec := w.spec(t)
+		inst, err := d.Start(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inst.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := filepath.Glob(spec.RunDir + "/*"); err != nil || len(left) != 1 {
+			t.Errorf("in the run directory: %v, %v", left, err)
+		}
+	}
+	life() // whatever is made once
+	before, threads := descriptors(t), len(tasks(t))
+	for range manyStarts {
+		life()
+	}
+	if after := descriptors(t); !slices.Equal(before, after) {
+		t.Errorf("after %d starts:\n%s\nbefore:\n%s", manyStarts, strings.Join(after, "\n"), strings.Join(before, "\n"))
+	}
+	if after := len(tasks(t)); after > threads+8 {
+		t.Errorf("threads grew from %d to %d", threads, after)
+	}
+}
+
+func tasks(t *testing.T) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestFailedBootNamesItsStep(t *testing.T) {
+	w := newWorld(t)
+	d := w.open(t)
+	for _, tt := range []struct {
+		name, want string
+		change     func(*dayfly.InstanceSpec)
+	}{
+		{"file without a name", "write files", func(s *dayfly.InstanceSpec) { s.Files = map[string][]byte{"/": nil} }},
+		{"lower directory missing", "missing", func(s *dayfly.InstanceSpec) { s.Root.Lower = []string{"/missing"} }},
+		{"no lower directory", "root file system", func(s *dayfly.InstanceSpec) { s.Root.Lower = nil }},
+		{"upper directory missing", "missing", func(s *dayfly.InstanceSpec) { s.Root.Upper = "/missing" }},
+		{"agent cannot serve", "start agent", func(s *dayfly.InstanceSpec) { s.User.Home = "relative" }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := w.residue(t)
+			spec := w.spec(t)
+			tt.change(&spec)
+			_, err := d.Start(t.Context(), spec)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Start = %v, want %q in it", err, tt.want)
+			}
+			if after := w.residue(t); !slices.Equal(before, after) {
+				t.Errorf("left behind: %v, before %v", after, before)
+			}
+		})
+	}
+}
+
+func TestAgentThatCannotRun(t *testing.T) {
+	w := newWorld(t)
+	for _, tt := range []struct{ name, content string }{
+		{"no program", "this is no program"},
+		{"empty", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			agent := filepath.Join(t.TempDir(), "agent")
+			if err := os.WriteFile(agent, []byte(tt.content), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			d, err := linux.New(linux.Options{Installation: w.installation, Agent: agent, Scratch: w.dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			before := w.residue(t)
+			if _, err := d.Start(t.Context(), w.spec(t)); err == nil || !strings.Contains(err.Error(), "execute the agent") {
+				t.Errorf("Start = %v, want the failing step", err)
+			}
+			if c := d.Probe(t.Context()); c.Works || len(c.Reasons) == 0 {
+				t.Errorf("Probe = %+v, want a reason", c)
+			}
+			if after := w.residue(t); !slices.Equal(before, after) {
+				t.Errorf("left behind: %v, before %v", after, before)
+			}
+		})
+	}
+}
+
+func TestDriverWithoutAgent(t *testing.T) {
+	d, err := linux.New(linux.Options{Installation: dayfly.NewInstallation(), Agent: "/missing/agent"})
+	if err == nil {
+		_ = d.Close()
+		t.Error("a named agent that is missing was accepted")
+	}
+	if _, err := linux.New(linux.Options{Installation: "../x"}); err == nil {
+		t.Error("an installation with a path was accepted")
+	}
+}
+
+// TestBaseImage runs what only a whole distribution has. DAYFLY_TEST_IMAGE is an unpacked root file system or a tar.zst.
+func TestBaseImage(t *testing.T) {
+	image := os.Getenv("DAYFLY_TEST_IMAGE")
+	if image == "" {
+		t.Skip("DAYFLY_TEST_IMAGE names no image")
+	}
+	w := newWorld(t)
+	w.lower = image
+	if info, err := os.Stat(image); err != nil {
+		t.Fatal(err)
+	} else if !info.IsDir() {
+		w.lower = filepath.Join(w.dir, "image")
+		if err := os.Mkdir(w.lower, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("tar", "-C", w.lower, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
+			t.Skipf("cannot unpack %s: %v: %s", image, err, out)
+		}
+	}
+	d := w.open(t)
+	inst, err := d.Start(t.Context(), w.spec(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := inst.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := dialShell(t, inst)
+	defer s.Close()
+	for _, tt := range []struct{ command, want string }{
+		{"id -un", "user"},
+		{"sudo id -u", "0"},
+		{"sudo -u nobody id -un", "nobody"},
+		{"pwd", "/home/user"},
+		{"python3 -c 'print(6*7)'", "42"},
+		{"python3 -c 'import multiprocessing as m; print(m.Pool(2).map(abs, [-1, 2]))'", "[1, 2]"},
+		{"echo x > /dev/shm/a && cat < /dev/shm/a", "x"},
+		{"git init -q r && cd r && git -c user.name=a -c user.email=b commit -q --allow-empty -m x && git log --format=%s", "x"},
+		{"sudo mount -t tmpfs x /mnt; echo $?", "32"},
+		{"sudo chown nobody /home/user/.bashrc && stat -c %U /home/user/.bashrc", "nobody"},
+		{"sudo hostname", inst.ID()},
+		{"script -qc 'tty' /dev/null | tr -d '\\r'", "/dev/pts/0"},
+		{"nproc", "2"},
+	} {
+		t.Run(tt.command, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			r, err := s.Run(ctx, dayfly.ProcessSpec{ID: dayfly.NewID(dayfly.PrefixProcess), Command: tt.command}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(string(r.Stdout.Head)); got != tt.want {
+				t.Errorf("says %q (exit %d, %s), want %q", got, r.Exit.Code, r.Stderr.Head, tt.want)
+			}
+		})
+	}
+}
