@@ -52,7 +52,7 @@ type InstanceSpec struct {
 	// UIDBase is the host uid (and gid) that 0 inside is mapped to; IDCount ids belong to this machine alone.
 	UIDBase uint32
 	Root    RootFS
-	// RunDir is a directory made by the node for this machine (mode 0711). Its subdirectory "in" is shown inside, read-only,
+	// RunDir is a directory made by the node for this machine (mode 0711). Its subdirectory "in" (0755) is shown inside, read-only,
 	// at /run/dayfly (it holds the file "grant"); the driver keeps its sockets beside it.
 	RunDir string
 	User   User // whom commands run as by default

@@ -95,8 +95,13 @@ func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, 
 	id, want := st.Sandbox.ID, st.Sandbox.Spec
 	dir := m.runDir(id)
 	undo.Add(func() { m.undone(id, "remove run directory", func(context.Context) error { return os.RemoveAll(dir) }) })
-	if err := os.MkdirAll(filepath.Join(dir, "in"), 0o711); err != nil {
-		return dayfly.InstanceSpec{}, fmt.Errorf("make run directory of %s: %w", id, err)
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{dir, 0o711}, {filepath.Join(dir, "in"), 0o755}} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return dayfly.InstanceSpec{}, fmt.Errorf("make run directory of %s: %w", id, err)
+		}
 	}
 	if err := m.writeGrant(st.Sandbox.Lease, id); err != nil {
 		return dayfly.InstanceSpec{}, err
