@@ -68,8 +68,8 @@ func Root(o Options) *cobra.Command {
 	root := &cobra.Command{
 		Use: "dayfly", Short: "Clean machines that are guaranteed to disappear", Long: rootLong, Example: rootExample,
 		SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: suggestDistance,
-		Args: unknownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:              unknownCommand,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true

@@ -83,7 +83,14 @@ func newServer(t *testing.T) *testServer {
 		}
 		mux.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.mu.Lock()
+		for _, p := range s.processes {
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		}
+		s.mu.Unlock()
+		s.Close()
+	})
 	return s
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -209,6 +210,8 @@ func TestHostileArchive(t *testing.T) {
 		{"through a link", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "l/evil", Typeflag: tar.TypeReg}}},
 		{"through a link that replaced a folder", []tar.Header{{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
 			{Name: "d", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "d/evil", Typeflag: tar.TypeReg}}},
+		{"through a link that stays within", []tar.Header{{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
+			{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "d"}, {Name: "l/evil", Typeflag: tar.TypeReg}}},
 		{"hard link outside", []tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../victim"}}},
 		{"hard link through a link", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "l/victim"}}},
 	} {
@@ -235,6 +238,38 @@ func TestHostileArchive(t *testing.T) {
 				t.Errorf("the victim has another link: %v, %v", info, err)
 			}
 		})
+	}
+}
+
+// TestSparseArchive: a file whose size costs the archive nothing is refused, so that no small answer fills the disk.
+func TestSparseArchive(t *testing.T) {
+	entry := func(h tar.Header, content string) []byte {
+		var b bytes.Buffer
+		tw := tar.NewWriter(&b)
+		h.Size, h.Mode = int64(len(content)), 0o644
+		_ = tw.WriteHeader(&h)
+		_, _ = io.WriteString(tw, content)
+		_ = tw.Flush()
+		return b.Bytes()
+	}
+	records := ""
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=f", "GNU.sparse.realsize=1000000"} {
+		records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+	}
+	pax := entry(tar.Header{Name: "pax", Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}, records)
+	pax[156] = tar.TypeXHeader
+	copy(pax[148:156], "        ")
+	sum := 0
+	for _, c := range pax[:512] {
+		sum += int(c)
+	}
+	copy(pax[148:], fmt.Sprintf("%06o\x00 ", sum))
+	archive := append(pax, entry(tar.Header{Name: "f", Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}, "0\n"+strings.Repeat("\x00", 510))...)
+	s := newServer(t)
+	s.mux.HandleFunc("GET /v1/sandboxes/{id}/files/archive", func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(archive) })
+	_, err := s.sandbox().DownloadDir(t.Context(), "w", t.TempDir())
+	if dayfly.ErrorCode(err) != dayfly.CodeBadAnswer || !strings.Contains(err.Error(), "sparse") {
+		t.Errorf("got %v", err)
 	}
 }
 
