@@ -13,6 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// attachParallel is how many Attach calls work in the kernel at once: they all need its one routing lock, and more of them only
+// hand it back and forth.
+const attachParallel = 2
+
 // Network is the open network of one installation. Its methods may be called from several goroutines; for one slot the
 // caller keeps Attach and Detach in order.
 type Network struct {
@@ -29,6 +33,7 @@ type Network struct {
 	upstreams upstreams
 	foreign   []ForeignRule
 
+	turn     chan struct{} // holds one token for each Attach at work in the kernel
 	reaper   reaper
 	watchers []interface{ Close() error }
 	done     chan struct{}
@@ -47,7 +52,8 @@ func Open(ctx context.Context, options Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{options: options, block: Block(options.Range, options.Block), host: h, done: make(chan struct{})}
+	n := &Network{options: options, block: Block(options.Range, options.Block), host: h,
+		turn: make(chan struct{}, attachParallel), done: make(chan struct{})}
 	n.rules = newRuleset(options.Installation, n.block)
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -172,7 +178,13 @@ func (n *Network) Attach(ctx context.Context, slot int, id string, netns *os.Fil
 	if err != nil {
 		return fmt.Errorf("attach network of %s: %w", id, err)
 	}
+	select {
+	case n.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	err = n.host.run(func() error { return p.create(n.host, netns) })
+	<-n.turn
 	if err == nil {
 		err = ctx.Err()
 	}

@@ -85,6 +85,9 @@ func newWorld(t testing.TB) *world {
 		Installation: dayfly.NewInstallation(), Block: 3, ResolvConf: w.resolv,
 		SystemdResolvConf: filepath.Join(dir, "none"), StateDir: w.state, Netns: w.host,
 	}
+	for _, ns := range []*os.File{w.host, w.outside} { // new namespaces copy the machine's own setting
+		must(t, in(ns, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }))
+	}
 	hostLink, outsideLink := w.link(w.host, "up0", w.outside, "down0")
 	w.configure(w.host, hostLink, hostPublic+"/24", hostV6+"/64")
 	addresses := []string{router + "/24", internet + "/32", outsideV6 + "/64"}
