@@ -67,7 +67,9 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 	if err != nil {
 		return err
 	}
+	p.mu.Lock()
 	p.pid, p.mark = pid, score
+	p.mu.Unlock()
 	c.marks[score]++
 	c.leaders[pid] = p
 	c.forked.Broadcast()

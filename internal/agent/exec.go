@@ -80,9 +80,23 @@ func (a *Agent) Processes(context.Context) ([]dayfly.Process, error) {
 	return out, nil
 }
 
-// Signal implements agentwire.Machine.
-func (a *Agent) Signal(_ context.Context, id, signal string, wholeTree bool) error {
+// settled finds a process that is not in the middle of being started, so that a signal to it is never lost.
+func (a *Agent) settled(ctx context.Context, id string) (*process, error) {
 	p, err := a.table.find(id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.launched:
+		return a.table.find(id)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Signal implements agentwire.Machine.
+func (a *Agent) Signal(ctx context.Context, id, signal string, wholeTree bool) error {
+	p, err := a.settled(ctx, id)
 	if err != nil {
 		return err
 	}

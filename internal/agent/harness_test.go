@@ -68,6 +68,8 @@ type options struct {
 	config agent.Config
 	cgroup bool // with leaf cgroups: root only
 	root   bool // change users: root only
+	// confine is called with the agent's process before it starts to work, or is nil.
+	confine func(pid int)
 }
 
 // startAgent runs an agent. Its end, and that nothing is left of it, is checked when the test ends.
@@ -138,6 +140,9 @@ func (m *machine) start(t testing.TB, o options, listener *os.File) {
 	}
 	_ = r.Close()
 	_ = listener.Close()
+	if o.confine != nil {
+		o.confine(m.cmd.Process.Pid)
+	}
 	if err := json.NewEncoder(w).Encode(o.config); err != nil {
 		t.Fatal(err)
 	}

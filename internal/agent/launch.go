@@ -93,6 +93,7 @@ func (a *Agent) launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Re
 	if err := a.table.add(p); err != nil {
 		return nil, err
 	}
+	defer close(p.launched)
 	plan, err := a.plan(ctx, spec)
 	if err != nil {
 		a.table.abandon(p)

@@ -35,6 +35,8 @@ type process struct {
 	stdin input
 	pipes [streams]*os.File
 
+	launched chan struct{} // closed when it is settled whether it was started
+
 	mu       sync.Mutex
 	timer    *time.Timer
 	out      [streams]capture
@@ -53,7 +55,7 @@ type process struct {
 func (a *Agent) newProcess(spec dayfly.ProcessSpec) *process {
 	p := &process{
 		agent: a, id: spec.ID, command: commandText(spec), onDisconnect: spec.OnDisconnect, follow: spec.Follow,
-		started: time.Now(), readers: make(map[*reader]struct{}), done: make(chan struct{}),
+		started: time.Now(), readers: make(map[*reader]struct{}), done: make(chan struct{}), launched: make(chan struct{}),
 	}
 	if p.onDisconnect == "" {
 		p.onDisconnect = dayfly.DisconnectGrace

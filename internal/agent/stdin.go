@@ -59,7 +59,7 @@ func (i *input) copy(r io.Reader) error {
 
 // WriteStdin implements agentwire.Machine.
 func (a *Agent) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
-	p, err := a.table.find(id)
+	p, err := a.settled(ctx, id)
 	if err != nil {
 		return err
 	}

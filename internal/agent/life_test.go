@@ -1,0 +1,228 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/agent"
+)
+
+func TestOwnClock(t *testing.T) {
+	grant := filepath.Join(t.TempDir(), "grant")
+	write := func(s string) {
+		if err := os.WriteFile(grant+".new", []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(grant+".new", grant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name, grant string
+		want        time.Duration // from the start to the end
+	}{
+		{"ends two seconds late", "1", 3 * time.Second},
+		{"a grown grant counts", "3\n", 5 * time.Second},
+		{"a hostile grant does not", "99999999999999999999", 3 * time.Second},
+		{"a missing grant does not", "", 3 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			write("1")
+			start := time.Now()
+			m := startAgent(t, options{config: agent.Config{Granted: time.Second, GrantFile: grant}})
+			stream, p, err := m.Start(t.Context(), shell("setsid sleep 1000 & echo $!; sleep 1000"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stream.Close()
+			o, err := stream.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			child, _ := strconv.Atoi(strings.TrimSpace(string(o.Data)))
+			if write(tt.grant); tt.grant == "" {
+				_ = os.Remove(grant)
+			}
+			select {
+			case <-m.exited:
+			case <-time.After(testLimit):
+				t.Fatal("the agent lives on")
+			}
+			if d := time.Since(start); d < tt.want-100*time.Millisecond || d > tt.want+1500*time.Millisecond {
+				t.Errorf("it ended after %s, want %s", d, tt.want)
+			}
+			for _, pid := range []int{p.PID, child} {
+				if unix.Kill(pid, 0) == nil {
+					t.Errorf("process %d outlived the agent", pid)
+				}
+			}
+		})
+	}
+}
+
+func TestNoZombies(t *testing.T) {
+	inEachMode(t, func(t *testing.T, m *machine) {
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				for range 20 {
+					m.run(t, shell("(sleep 0.2 &) ; exit"))
+				}
+			})
+		}
+		all.Wait()
+		eventually(t, "bug 93: no zombie and no child is left", func() bool {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", m.cmd.Process.Pid, m.cmd.Process.Pid))
+			return err == nil && allChildren(m.cmd.Process.Pid) == 0 && len(b) == 0
+		})
+		if m.cgroup != "" {
+			eventually(t, "bug 105: no leaf cgroup is left", func() bool {
+				leaves, _ := filepath.Glob(m.cgroup + "/x-*")
+				return len(leaves) == 0
+			})
+		}
+	})
+}
+
+// allChildren counts the children of every thread of a process.
+func allChildren(pid int) int {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	n := 0
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		n += len(strings.Fields(string(b)))
+	}
+	return n
+}
+
+func TestNothingGrows(t *testing.T) {
+	m := startAgent(t, options{cgroup: os.Getuid() == 0, config: agent.Config{MemoryBytes: 128 << 20}})
+	pid := m.cmd.Process.Pid
+	fds := func() int {
+		names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		return len(names)
+	}
+	threads := func() int {
+		names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		return len(names)
+	}
+	round := func() {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 25 {
+					m.run(t, shell("head -c 100000 /dev/zero"))
+					_, _ = m.Run(t.Context(), argv("nosuch"), nil)
+					ctx, cancel := context.WithCancel(t.Context())
+					time.AfterFunc(time.Millisecond, cancel)
+					_, _ = m.Run(ctx, shell("sleep 0.01"), nil)
+				}
+			})
+		}
+		all.Wait()
+	}
+	first := shell("echo first")
+	m.run(t, first)
+	round()
+	beforeFDs, beforeThreads := fds(), threads()
+	var rss int64
+	for range 3 {
+		round()
+		rss = max(rss, rssBytes(t, pid))
+	}
+	if rss > 48<<20 { // 8 MiB of output, the commands at work, and what the collector has not yet freed
+		t.Errorf("bug 109: the agent has %d bytes", rss)
+	}
+	eventually(t, "bug 111: descriptors are back", func() bool { return fds() <= beforeFDs+2 })
+	if n := threads(); n > beforeThreads {
+		t.Errorf("bug 111: %d threads, before %d", n, beforeThreads)
+	}
+	_, err := m.Result(t.Context(), first.ID)
+	wantCode(t, err, dayfly.CodeGone)
+	_, err = m.Process(t.Context(), dayfly.NewID(dayfly.PrefixProcess))
+	wantCode(t, err, dayfly.CodeNotFound)
+	all, err := m.Processes(t.Context())
+	if err != nil || len(all) > 1100 {
+		t.Errorf("%d records, %v", len(all), err)
+	}
+	eventually(t, "the memory is given back", func() bool { return rssBytes(t, pid) < 24<<20 })
+	t.Logf("most %d KiB, then %d KiB", rss>>10, rssBytes(t, pid)>>10)
+}
+
+// pidsCgroup limits a process and its children in number, on hosts with cgroup v1.
+func pidsCgroup(t *testing.T, pid, limit int) {
+	needRoot(t)
+	dir, err := os.MkdirTemp("/sys/fs/cgroup/pids", "dayfly-agent-test-")
+	if err != nil {
+		t.Skip("no pids controller of cgroup v1: ", err)
+	}
+	t.Cleanup(func() {
+		eventually(t, "the pids cgroup is removed", func() bool { return os.Remove(dir) == nil })
+	})
+	for file, value := range map[string]int{"pids.max": limit, "cgroup.procs": pid} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(value)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProcessLimit(t *testing.T) {
+	m := startAgent(t, options{cgroup: true, confine: func(pid int) { pidsCgroup(t, pid, 60) }})
+	bomb := shell(`python3 -c "
+import os,time
+while 1:
+  try: os.fork()
+  except OSError: time.sleep(0.05)"`)
+	stream, _, err := m.Start(t.Context(), bomb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	eventually(t, "bug 38: a command fails at the limit", func() bool {
+		r := m.run(t, argv("true"))
+		return r.Exit.Code == 126 && strings.Contains(out(r.Stderr), "fork: ")
+	})
+	m.write(t, "still", []byte("works"))
+	if string(m.read(t, "still")) != "works" {
+		t.Error("files do not work at the limit")
+	}
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() { _ = m.Ping(t.Context()); m.run(t, argv("true")) })
+	}
+	all.Wait()
+	if err := m.Signal(t.Context(), bomb.ID, "KILL", true); err != nil {
+		t.Fatal(err)
+	}
+	if r := m.run(t, shell("echo ok")); out(r.Stdout) != "ok\n" {
+		t.Errorf("after the kill: %q %q", out(r.Stdout), out(r.Stderr))
+	}
+}
+
+func TestSeveralConnections(t *testing.T) {
+	m := startAgent(t, options{})
+	other := m.connect(t)
+	s := shell("read x; echo got $x")
+	s.OpenStdin = true
+	stream, p, err := m.Start(t.Context(), s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if err := other.WriteStdin(t.Context(), p.ID, strings.NewReader("it\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := collect(t, stream, 0); got != "got it\n" {
+		t.Errorf("got %q", got)
+	}
+}
