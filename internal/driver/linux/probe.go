@@ -74,12 +74,15 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 }
 
 // shortcomings tells what works with less on this host.
-func shortcomings() []string {
+func shortcomings() (out []string) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Max < filesWanted {
-		return []string{fmt.Sprintf("a process inside may open only %d files, the hard limit that this server was started with", l.Max)}
+		out = append(out, fmt.Sprintf("a process inside may open only %d files, the hard limit that this server was started with", l.Max))
 	}
-	return nil
+	if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && on == 1 {
+		out = append(out, "sudo does not work inside, because this server was started with NoNewPrivileges")
+	}
+	return out
 }
 
 // trial starts a machine, measures its idle memory and destroys it.
