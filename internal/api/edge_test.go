@@ -123,6 +123,19 @@ func TestBodies(t *testing.T) {
 	b.send("POST", "/v1/sandboxes", big(0)).ok(t, 201)
 }
 
+// TestRefusalReachesClientsThatOnlyWrite sends far too much, and looks for an answer only then, as many clients do.
+func TestRefusalReachesClientsThatOnlyWrite(t *testing.T) {
+	b := newBed(t, nil)
+	const size = 2 * api.BodyMaxBytes
+	conn := b.raw(t, fmt.Sprintf("POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", b.key, size))
+	if _, err := io.CopyN(conn, endless(' '), size); err != nil {
+		t.Fatalf("the server hung up: %v", err)
+	}
+	if got := readAll(t, conn); !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, "too_large") {
+		t.Errorf("got %.200s", got)
+	}
+}
+
 // endless is a reader of one byte for ever.
 type endless byte
 

@@ -229,11 +229,16 @@ type panicking struct{}
 func (panicking) Next() (dayfly.Output, error) { panic("in a stream") }
 func (panicking) Close() error                 { return nil }
 
+// promptMax is within which something that is not held back arrives, also on a busy host.
+const promptMax = 4 * time.Second
+
 // TestStreamIsFlushedAndKeptAlive reads events while the command still runs.
 func TestStreamIsFlushedAndKeptAlive(t *testing.T) {
 	b := newBed(t, nil)
 	id := b.sandbox("{}")
-	req, err := http.NewRequest("POST", b.url+"/v1/sandboxes/"+id+"/exec", strings.NewReader(`{"argv":["cat"],"stream":true,"stdin_open":true}`))
+	ctx, cancel := context.WithTimeout(context.Background(), promptMax)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "POST", b.url+"/v1/sandboxes/"+id+"/exec", strings.NewReader(`{"argv":["cat"],"stream":true,"stdin_open":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,6 +282,9 @@ func TestStdinAnswersWhileTheClientTypes(t *testing.T) {
 	id := b.sandbox("{}")
 	conn := b.raw(t, "POST /v1/sandboxes/"+id+"/processes/pr00000000000000000000/stdin HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+b.key+
 		"\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nls\r\n")
+	if err := conn.SetDeadline(time.Now().Add(promptMax)); err != nil {
+		t.Fatal(err)
+	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "HTTP/1.1 404 ") {
 		t.Errorf("got %q, %v", line, err)
