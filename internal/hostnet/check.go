@@ -73,6 +73,9 @@ func tryAll(o Options) error {
 	if err := newRuleset(o.Installation, Block(o.Range, o.Block)).install(conn, o, nil, nil); err != nil {
 		return err
 	}
+	if err := forgetConnections(netip.Addr{}, func(netip.Addr) bool { return false }); err != nil {
+		return err
+	}
 	r, err := openRTNL()
 	if err != nil {
 		return err
@@ -160,7 +163,7 @@ func checkRoute(h *host) Finding {
 }
 
 func checkOverlap(h *host, o Options) Finding {
-	if err := checkBlock(h, o); err != nil {
+	if err := checkBlock(h, o, linkPrefix); err != nil { // a running installation's own links are no fault
 		return Finding{Name: "network.range", Text: err.Error() + ".", Fix: dayfly.AsError(err).Hint}
 	}
 	return Finding{Name: "network.range", OK: true, Text: fmt.Sprintf("No route of the host overlaps %s.", Block(o.Range, o.Block))}
@@ -178,20 +181,21 @@ func CheckBlock(options Options) error {
 		return err
 	}
 	defer h.close()
-	return checkBlock(h, options)
+	return checkBlock(h, options, installationPrefix(options.Installation))
 }
 
-func checkBlock(h *host, o Options) error {
+// checkBlock looks for overlaps, routes over links whose names begin with ours aside.
+func checkBlock(h *host, o Options, ours string) error {
 	routes, err := hostRoutes(h)
 	if err != nil {
 		return err
 	}
-	ours, err := ourLinks(h, o.Installation)
+	links, err := linksNamed(h, ours)
 	if err != nil {
 		return err
 	}
 	mine := make(map[int]bool)
-	for _, l := range ours {
+	for _, l := range links {
 		mine[l.Attrs().Index] = true
 	}
 	block := Block(o.Range, o.Block)

@@ -363,6 +363,8 @@ func TestSettings(t *testing.T) {
 func TestCheck(t *testing.T) {
 	w := newWorld(t)
 	w.nft("add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }")
+	w.open()
+	w.sandbox() // a running installation is no fault
 	before := w.nft("list", "ruleset")
 	findings, err := hostnet.Check(context.Background(), w.options)
 	must(t, err)

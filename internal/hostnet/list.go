@@ -76,6 +76,10 @@ func list(ctx context.Context, h *host, installation string) ([]Found, error) {
 
 // ourLinks are the host's ends of an installation's pairs.
 func ourLinks(h *host, installation string) ([]netlink.Link, error) {
+	return linksNamed(h, installationPrefix(installation))
+}
+
+func linksNamed(h *host, prefix string) ([]netlink.Link, error) {
 	handle, err := h.netlink()
 	if err != nil {
 		return nil, err
@@ -86,7 +90,7 @@ func ourLinks(h *host, installation string) ([]netlink.Link, error) {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	return slices.DeleteFunc(links, func(l netlink.Link) bool {
-		return !strings.HasPrefix(l.Attrs().Name, installationPrefix(installation))
+		return !strings.HasPrefix(l.Attrs().Name, prefix)
 	}), nil
 }
 

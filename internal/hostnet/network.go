@@ -62,7 +62,7 @@ func Open(ctx context.Context, options Options) (*Network, error) {
 }
 
 func (n *Network) open(ctx context.Context) error {
-	if err := checkBlock(n.host, n.options); err != nil {
+	if err := checkBlock(n.host, n.options, n.rules.prefix); err != nil {
 		return err
 	}
 	conn, err := n.host.nftables()
