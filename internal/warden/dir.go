@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,7 @@ const (
 	tempPrefix = ".tmp-"
 	endSuffix  = ".end"
 	markInfix  = ".ending."
+	tempMaxAge = time.Hour
 	dirMode    = 0o700
 	fileMode   = 0o600
 )
@@ -242,7 +244,7 @@ func (d *Dir) hasEnd(id string) bool {
 	return err == nil
 }
 
-// sweep removes files of dead enforcers that belong to no lease: end records and marks. Only the warden
+// sweep removes files of dead enforcers that belong to no lease: end records, marks, temporary files. Only the warden
 // calls it, when it starts.
 func (d *Dir) sweep() error {
 	names, err := d.names()
@@ -251,6 +253,10 @@ func (d *Dir) sweep() error {
 	}
 	var errs []error
 	for _, n := range names {
+		if strings.HasPrefix(n, tempPrefix) {
+			d.sweepTemp(n)
+			continue
+		}
 		id, _, side := strings.Cut(n, ".")
 		if !side || !dayfly.ValidID(dayfly.PrefixSandbox, id) {
 			continue
@@ -262,6 +268,14 @@ func (d *Dir) sweep() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sweepTemp removes a temporary file whose writer must be dead: one lives for microseconds.
+func (d *Dir) sweepTemp(name string) {
+	path := filepath.Join(d.path, name)
+	if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > tempMaxAge {
+		_ = os.Remove(path)
+	}
 }
 
 // readRegular reads a regular file of at most max bytes. It follows no link and never blocks, whatever the path is.

@@ -45,6 +45,9 @@ func (k *keeper) noteResult(r result) {
 			k.opt.Log.Error("record end", "sandbox", r.id, "error", r.err)
 		}
 		e.ended = true
+		if e.lives { // born meanwhile, or its death is still on its way here: look once more
+			k.queue.schedule(e, now.Boot)
+		}
 	case OutcomeFailed:
 		k.opt.Log.Error("end machine, trying again", "sandbox", r.id, "error", r.err)
 		k.queue.schedule(e, now.Boot+retryWait)

@@ -3,6 +3,7 @@ package warden_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,12 +149,47 @@ func TestRemovedLeaseOfALivingMachine(t *testing.T) {
 	}
 }
 
+// Nothing can be written any more, not even a mark: the machine dies all the same, and an extend is not answered wrongly.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	data := t.TempDir()
+	if err := syscall.Mount("tmpfs", data, "tmpfs", 0, "size=256k,nr_inodes=64"); err != nil {
+		t.Skipf("cannot mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(data, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newSiteAt(t, data)
+	s.ensure()
+	m := s.machine(time.Second)
+	lease, _ := s.guard.Read(m.id)
+	filled := false
+	for i := range 100 {
+		if err := os.WriteFile(filepath.Join(data, fmt.Sprint("x", i)), make([]byte, 64<<10), 0o600); errors.Is(err, syscall.ENOSPC) && i > 60 {
+			filled = true
+			break
+		}
+	}
+	longer, _, _ := lease.Extend(s.clock.Now(), time.Hour)
+	if err := s.guard.Renew(ctxFor(waitLong), m.id, longer); !filled || err == nil {
+		t.Errorf("filled = %v, Renew = %v", filled, err)
+	}
+	if late := s.until(m, lease.Deadline); late < 0 || late > lateMax {
+		t.Errorf("ended %v after its deadline", late)
+	}
+}
+
 // After a reboot every lease of the boot before has ended.
 func TestOtherBoot(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	m := s.machine(time.Hour)
 	s.guard = s.newGuard("one", bootEnv+"=00000000-0000-0000-0000-000000000000")
-	if err := s.guard.Ensure(ctxFor(5 * time.Second)); err == nil {
+	if err := s.guard.Ensure(ctxFor(2 * time.Second)); err == nil {
 		t.Error("a warden that lives in another boot counts as alive")
 	}
 	_ = m.cmd.Wait()
@@ -190,6 +226,7 @@ func TestMarksOfADeadWarden(t *testing.T) {
 
 // With a shared mark the first enforcer to finish would let an extend through while the other still kills.
 func TestRenewWaitsForEveryMark(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	m := s.machine(time.Hour)
 	var marks []string

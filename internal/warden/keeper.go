@@ -99,7 +99,8 @@ func (k *keeper) noticed(batch []notice) {
 func (k *keeper) loop(ctx context.Context, beat *os.File) error {
 	beats := make(chan struct{}, 1)
 	k.wg.Go(func() { k.beat(beats, beat) }) // on its own goroutine: a slow disk must not delay a deadline
-	defer func() {                          // before the lock is released
+	// The work ends before the lock is released.
+	defer func() {
 		close(beats)
 		k.stop()
 		k.wg.Wait()
@@ -194,6 +195,7 @@ func (k *keeper) handle(n news) {
 	}
 	for id := range n.groups {
 		if e := k.entries[id]; e != nil {
+			e.attached = false // to an earlier one of that name, if at all
 			k.attach(e)
 		}
 	}
@@ -266,7 +268,7 @@ func (k *keeper) refresh(id string) {
 }
 
 // keepKnown goes on with the last lease that could be read. If there is none, the machine gets leaseLost from now on: long
-// enough for a repair, and a bound all the same.
+// enough for a repair, and a bound all the same. A file older than any lease ends at once.
 func (k *keeper) keepKnown(e *entry, err error, now dayfly.Instant) {
 	if e.damaged {
 		return // said already
@@ -276,7 +278,11 @@ func (k *keeper) keepKnown(e *entry, err error, now dayfly.Instant) {
 	if !e.assumed {
 		return
 	}
-	e.lease = Lease{ID: e.id, Lease: dayfly.Lease{BootID: now.BootID, Born: now.Boot, Deadline: now.Boot + leaseLost, Ceiling: now.Boot + leaseLost}}
+	deadline := now.Boot + leaseLost
+	if info, err := os.Lstat(k.dir.lease(e.id)); err == nil && now.Wall.Sub(info.ModTime()) > dayfly.LeaseCeiling {
+		deadline = now.Boot
+	}
+	e.lease = Lease{ID: e.id, Lease: dayfly.Lease{BootID: now.BootID, Born: now.Boot, Deadline: deadline, Ceiling: deadline}}
 	k.queue.schedule(e, e.lease.Lease.Deadline)
 }
 

@@ -22,15 +22,19 @@ import (
 )
 
 const (
-	roleEnv  = "DAYFLY_TEST_WARDEN_BUILD" // makes this binary a warden, of this build
-	bootEnv  = "DAYFLY_TEST_BOOT_ID"      // whose clock shows this boot
-	waitLong = 20 * time.Second
+	roleEnv   = "DAYFLY_TEST_WARDEN_BUILD" // makes this binary a warden, of this build
+	serverEnv = "DAYFLY_TEST_SERVER"       // makes it a server of "data directory:installation"
+	bootEnv   = "DAYFLY_TEST_BOOT_ID"      // whose clock shows this boot
+	waitLong  = 20 * time.Second
 )
 
 // TestMain is the warden when a test starts this binary as one.
 func TestMain(m *testing.M) {
 	if build := os.Getenv(roleEnv); build != "" {
 		os.Exit(runWarden(build))
+	}
+	if data := os.Getenv(serverEnv); data != "" {
+		os.Exit(runServer(data))
 	}
 	os.Exit(m.Run())
 }
@@ -84,7 +88,9 @@ type site struct {
 }
 
 // newSite makes one and, at the end, ends its warden and machines and checks that nothing is left.
-func newSite(t testing.TB) *site {
+func newSite(t testing.TB) *site { return newSiteAt(t, t.TempDir()) }
+
+func newSiteAt(t testing.TB, data string) *site {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make cgroups")
@@ -97,7 +103,7 @@ func newSite(t testing.TB) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, data: t.TempDir(), host: h, installation: dayfly.NewInstallation(), clock: c}
+	s := &site{t: t, data: data, host: h, installation: dayfly.NewInstallation(), clock: c}
 	t.Cleanup(s.clean)
 	s.guard = s.newGuard("one")
 	if s.dir, err = warden.OpenDir(s.data); err != nil {
@@ -278,3 +284,11 @@ func must(s string, err error) string {
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func sleeper() *exec.Cmd { return exec.Command("/bin/sleep", "600") }
+
+// report gives the percentiles of a measurement in milliseconds.
+func report(b *testing.B, d []time.Duration) {
+	slices.Sort(d)
+	for name, at := range map[string]int{"p50-ms": len(d) / 2, "p99-ms": len(d) * 99 / 100, "max-ms": len(d) - 1} {
+		b.ReportMetric(float64(d[at].Microseconds())/1000, name)
+	}
+}
