@@ -21,13 +21,14 @@ import (
 
 // bed is a whole server: the real control plane and store on a node whose machines are directories and processes of this host.
 type bed struct {
-	t     *testing.T
-	url   string
-	key   string
-	node  *deskNode
-	plane *control.Plane
-	log   *lockedBuffer
-	http  *http.Client
+	t      *testing.T
+	url    string
+	key    string
+	node   *deskNode
+	images *deskImages
+	plane  *control.Plane
+	log    *lockedBuffer
+	http   *http.Client
 }
 
 // lockedBuffer is a log that can be read while it is written.
@@ -62,7 +63,8 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	logged := &lockedBuffer{}
 	log := slog.New(slog.NewJSONHandler(logged, nil))
 	node := newDeskNode(t)
-	plane := control.New(db, node, &deskImages{}, control.Config{}, log)
+	images := &deskImages{}
+	plane := control.New(db, node, images, control.Config{}, log)
 	if err := plane.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	t.Cleanup(srv.Close)
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &bed{t: t, url: srv.URL, key: admin.Secret, node: node, plane: plane, log: logged,
+	return &bed{t: t, url: srv.URL, key: admin.Secret, node: node, images: images, plane: plane, log: logged,
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 

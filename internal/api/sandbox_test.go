@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -291,4 +292,35 @@ func TestLongAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongUploads shows that signs of life begin only behind the end of an upload: before, nobody would read them.
+func TestLongUploads(t *testing.T) {
+	b := newBed(t, nil)
+	b.images.unpacking = 5 * testSilence
+	if got := b.send("POST", "/v1/images?name=slow", strings.NewReader("tar")).ok(t, 201); got.body[0] != ' ' || got.json(t)["name"] != "slow" {
+		t.Errorf("got %q", got.body)
+	}
+	path := "/v1/sandboxes/" + b.sandbox("{}") + "/files/content?path=dir"
+	b.send("PUT", path+"/f", strings.NewReader("")).ok(t, 200)
+	body := &pausing{pause: 5 * testSilence, left: []string{"a", "b"}}
+	b.send("PUT", path, body).want(t, 409, "file_conflict")
+}
+
+// pausing is a body whose parts come slowly.
+type pausing struct {
+	pause time.Duration
+	left  []string
+}
+
+func (p *pausing) Read(buf []byte) (int, error) {
+	if len(p.left) == 0 {
+		return 0, io.EOF
+	}
+	wait := time.NewTimer(p.pause)
+	defer wait.Stop()
+	<-wait.C
+	n := copy(buf, p.left[0])
+	p.left = p.left[1:]
+	return n, nil
 }
