@@ -31,6 +31,7 @@ type DB struct {
 	writing chan *session // nil when the database is open for reading only
 	reading chan *session // the same channel as writing for a database in memory
 	every   []*session
+	journal *checkpointer // nil in memory and for reading only
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
@@ -67,9 +68,10 @@ func (db *DB) closeSessions() error {
 		case s := <-db.writing:
 			errs = append(errs, s.close())
 		case <-timeout.C:
-			errs = append(errs, errors.New("close the database: a transaction does not end"))
+			return errors.Join(append(errs, errors.New("close the database: a transaction does not end"))...)
 		}
 	}
+	errs = append(errs, db.journal.stop())
 	for _, p := range db.pools {
 		errs = append(errs, p.Close())
 	}
@@ -149,6 +151,7 @@ func (db *DB) transact(ctx context.Context, fn func(tx) error, before, after str
 		return db.explain(fmt.Errorf("commit: %w", err))
 	}
 	committed = true
+	db.journal.wrote()
 	return nil
 }
 

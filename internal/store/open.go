@@ -140,7 +140,7 @@ func (db *DB) openFile(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := db.check(ctx, readPool); err != nil { // before anything is written
+	if err := db.check(ctx, readPool, o); err != nil { // before anything is written
 		return err
 	}
 	if !o.ReadOnly {
@@ -158,15 +158,23 @@ func (db *DB) openFile(ctx context.Context, o Options) error {
 	return nil
 }
 
-// openWriter migrates the file and opens the writing session.
+// openWriter migrates the file and opens the writing session and the one of the checkpointer.
 func (db *DB) openWriter(ctx context.Context) error {
-	pool, err := db.pool(dsn(db.path, "synchronous(NORMAL)"), 1)
+	settings := []string{
+		"synchronous(NORMAL)", fmt.Sprintf("wal_autocheckpoint(%d)", journalPages), fmt.Sprintf("journal_size_limit(%d)", journalBytes),
+	}
+	pool, err := db.pool(dsn(db.path, settings...), 2 /* the writer and the checkpointer */)
 	if err != nil {
 		return err
 	}
 	if err := db.migrate(ctx, pool); err != nil {
 		return err
 	}
+	s, err := newSession(ctx, pool)
+	if err != nil {
+		return fmt.Errorf("open the database: %w", err)
+	}
+	db.journal = startCheckpointer(s)
 	db.writing = make(chan *session, 1)
 	return db.addSession(ctx, pool, db.writing)
 }
@@ -212,7 +220,7 @@ func (db *DB) addSession(ctx context.Context, pool *sql.DB, to chan *session) er
 }
 
 // check refuses a damaged file and a newer schema. It reads the whole file.
-func (db *DB) check(ctx context.Context, pool *sql.DB) error {
+func (db *DB) check(ctx context.Context, pool *sql.DB, o Options) error {
 	rows, err := pool.QueryContext(ctx, fmt.Sprintf("PRAGMA quick_check(%d)", checkErrors))
 	if err != nil {
 		return fmt.Errorf("check the database: %w", err)
@@ -233,9 +241,13 @@ func (db *DB) check(ctx context.Context, pool *sql.DB) error {
 		return damaged(db.path, "it has no table of schema versions").WithCause(err)
 	}
 	sources := p.ListSources()
-	if known := sources[len(sources)-1].Version; have > known {
+	switch known := sources[len(sources)-1].Version; {
+	case have > known:
 		return dayfly.Errorf(dayfly.CodeUnavailable, "the database %s was written by a newer Dayfly (schema %d, this one knows %d)",
 			db.path, have, known).WithDetail("file", db.path).WithHint("start the newer version again, or put a backup of the older one in its place")
+	case have < known && o.ReadOnly:
+		return dayfly.Errorf(dayfly.CodeUnavailable, "the database %s was written by an older Dayfly (schema %d, this one reads %d)",
+			db.path, have, known).WithDetail("file", db.path).WithHint("start the server once: it brings the database up to date")
 	}
 	return nil
 }

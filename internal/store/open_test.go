@@ -98,6 +98,32 @@ func TestCrashKeepsCommits(t *testing.T) {
 	}
 }
 
+// TestJournalStaysBounded writes without a pause, which keeps checkpoints from reaching the end of the journal.
+func TestJournalStaysBounded(t *testing.T) {
+	const burst, creates, journalMax = 1000, 10_000, 17 << 20 // the burst alone is more than twice that
+	path := filepath.Join(t.TempDir(), "dayfly.db")
+	db, err := store.Open(t.Context(), path, store.Options{})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	defer func() { _ = db.Close() }()
+	for i := range creates {
+		create(t, db, newSandbox("ac1", time.Duration(i)))
+		if i < burst {
+			continue
+		}
+		info, err := os.Stat(path + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() <= journalMax {
+			t.Logf("the journal has %d bytes after %d creates", info.Size(), i)
+			return
+		}
+	}
+	t.Errorf("the journal does not shrink in %d creates", creates)
+}
+
 func TestFilesArePrivate(t *testing.T) {
 	path := seeded(t)
 	if err := os.Chmod(path, 0o644); err != nil {
@@ -375,6 +401,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func TestLockedByAnother(t *testing.T) {
+	t.Parallel() // it waits for the lock
 	path := seeded(t)
 	other, err := sql.Open("sqlite", path)
 	if err != nil {
