@@ -128,6 +128,7 @@ func maskedPaths(t *testing.T, s *suite) {
 	}
 	for _, path := range []string{
 		"/proc/sys/kernel/core_pattern", "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger", "/proc/sys/vm/drop_caches",
+		"/proc/sys/kernel/shmmax", "/proc/sys/fs/mqueue/msg_max", // the machine's root could write these if they were not read-only
 		"/sys/kernel/mm/transparent_hugepage/enabled", "/proc/irq/default_smp_affinity",
 	} {
 		if _, err := os.Stat(path); err != nil {
