@@ -80,8 +80,12 @@ func (s *Store) Load(ctx context.Context) ([]dayfly.Image, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("load images: %w", err)
 		}
-		if !dayfly.ValidID(dayfly.PrefixImage, e.Name()) || len(images) == imagesMax {
+		if !dayfly.ValidID(dayfly.PrefixImage, e.Name()) {
 			continue
+		}
+		if len(images) == imagesMax {
+			errs = append(errs, fmt.Errorf("load images: there are more than %d", imagesMax))
+			break
 		}
 		img, err := s.read(e.Name())
 		if err != nil {
