@@ -100,6 +100,9 @@ func processes(installation string) ([]node.Object, error) {
 		if !ok {
 			continue
 		}
+		if dead(p.Name()) {
+			continue
+		}
 		end := strings.IndexAny(rest, "/\n")
 		owner := rest[:max(0, end)]
 		if owner == cgroup.WardenID {
@@ -109,6 +112,16 @@ func processes(installation string) ([]node.Object, error) {
 		out = append(out, node.Object{Name: p.Name() + " " + strings.TrimSpace(string(comm)), Owner: owner})
 	}
 	return out, nil
+}
+
+// dead tells whether a process is only an entry that its parent has not read yet.
+func dead(pid string) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
 func networkObjects(ctx context.Context, cfg config, installation string) ([]node.Object, error) {
