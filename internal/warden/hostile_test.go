@@ -108,7 +108,7 @@ func TestDamagedLeaseStaysInForce(t *testing.T) {
 		s.damage(later[i].id, how)
 	}
 	for i, how := range damages {
-		_ = soon[i].cmd.Wait()
+		s.dies(soon[i])
 		if late := clock.Boot() - deadline; late > lateMax {
 			t.Errorf("%s: ended %v late", how, late)
 		}
@@ -132,7 +132,7 @@ func TestNeverReadableLease(t *testing.T) {
 	if err := s.guard.Write(m.id, dayfly.NewLease(s.clock.Now(), 100*time.Millisecond, 0)); err != nil {
 		t.Fatal(err)
 	}
-	_ = m.cmd.Wait()
+	s.dies(m)
 }
 
 func TestRemovedLeaseOfALivingMachine(t *testing.T) {
@@ -192,7 +192,7 @@ func TestOtherBoot(t *testing.T) {
 	if err := s.guard.Ensure(ctxFor(2 * time.Second)); err == nil {
 		t.Error("a warden that lives in another boot counts as alive")
 	}
-	_ = m.cmd.Wait()
+	s.dies(m)
 }
 
 func TestMarksOfADeadWarden(t *testing.T) {
@@ -296,7 +296,7 @@ func TestBornAfterTheDeadline(t *testing.T) {
 	if err := g.StartCmd(m.cmd); err != nil {
 		t.Fatal(err)
 	}
-	_ = m.cmd.Wait()
+	s.dies(m)
 }
 
 func FuzzLease(f *testing.F) {

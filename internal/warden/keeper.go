@@ -26,11 +26,10 @@ type keeper struct {
 	alarm    *alarm
 	inbox    *inbox
 
-	leasesWD, wardenWD int
-	groupDirs          sync.Map // inotify number → true, of the directories that groups are made in
-	entries            map[string]*entry
-	queue              queue
-	leaving            bool
+	groupDirs sync.Map // inotify number → true, of the directories that groups are made in
+	entries   map[string]*entry
+	queue     queue
+	leaving   bool
 
 	work context.Context // of the goroutines that end machines
 	stop context.CancelFunc
@@ -53,10 +52,10 @@ func newKeeper(o Options, dir *Dir) (k *keeper, err error) {
 		return nil, err
 	}
 	undo.Add(k.watcher.close)
-	if k.leasesWD, err = k.watcher.add(dir.Path(), leasesMask); err != nil {
+	if _, err = k.watcher.add(dir.Path(), leasesMask); err != nil {
 		return nil, err
 	}
-	if k.wardenWD, err = k.watcher.add(wardenDir(o.DataDir), unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_CLOSE_WRITE); err != nil {
+	if _, err = k.watcher.add(wardenDir(o.DataDir), unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_CLOSE_WRITE); err != nil {
 		return nil, err
 	}
 	k.work, k.stop = context.WithCancel(context.Background())

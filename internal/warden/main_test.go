@@ -225,9 +225,20 @@ func (s *site) machine(d time.Duration) machine {
 // until blocks until the machine has no process and tells how late that was after the boot time due.
 func (s *site) until(m machine, due time.Duration) time.Duration {
 	s.t.Helper()
-	_ = m.cmd.Wait()
+	s.dies(m)
 	s.t.Logf("%s: %v after its deadline", m.id, clock.Boot()-due)
 	return clock.Boot() - due
+}
+
+// dies waits for the machine's process to end, or fails the test and ends it.
+func (s *site) dies(m machine) {
+	s.t.Helper()
+	timer := time.AfterFunc(waitLong, func() {
+		s.t.Errorf("%s was still alive after %v", m.id, waitLong)
+		_ = m.group.Kill(ctxFor(waitLong))
+	})
+	defer timer.Stop()
+	_ = m.cmd.Wait()
 }
 
 func (s *site) alive(m machine) bool {

@@ -52,7 +52,7 @@ func TestCrashIsRecorded(t *testing.T) {
 	s.end(s.machine(100 * time.Millisecond).id) // by then the warden has seen the first one live
 	before := clock.Boot()
 	_ = m.cmd.Process.Kill()
-	_ = m.cmd.Wait()
+	s.dies(m)
 	if e := s.end(m.id); e.Cause != warden.CauseEmptied || e.Killed || e.Boot < before {
 		t.Errorf("end = %+v", e)
 	}
@@ -145,7 +145,7 @@ func TestLeavesWhenNobodyNeedsIt(t *testing.T) {
 		s := newSite(t)
 		s.ensure()
 		m := s.machine(200 * time.Millisecond)
-		_ = m.cmd.Wait()
+		s.dies(m)
 		s.end(m.id)
 		_ = s.guard.Remove(m.id)
 		pid := s.wardenPID()
@@ -167,7 +167,7 @@ func TestLeavesWhenNobodyNeedsIt(t *testing.T) {
 		m := s.machine(1500 * time.Millisecond)
 		s.unlock()
 		_ = syscall.Kill(s.wardenPID(), syscall.SIGTERM) // not while it is needed
-		_ = m.cmd.Wait()
+		s.dies(m)
 		eventually(t, "it leaves after the last machine", func() bool { return s.wardenPID() == 0 })
 		if e := s.end(m.id); e.Cause != warden.CauseLeaseExpired {
 			t.Errorf("end = %+v", e)
