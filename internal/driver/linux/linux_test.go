@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/agentwire"
 	"dayfly.dev/dayfly/internal/cgroup"
@@ -46,7 +48,7 @@ func newWorld(t testing.TB) *world {
 	w := &world{
 		installation: dayfly.NewInstallation(),
 		agent:        drivertest.Build(t, drivertest.AgentPackage),
-		dir:          t.TempDir(),
+		dir:          scratch(t),
 		user:         dayfly.User{Name: "user", UID: 1000, GID: 1000, Home: "/home/user"},
 	}
 	w.lower = filepath.Join(w.dir, "lower")
@@ -61,6 +63,39 @@ func newWorld(t testing.TB) *world {
 		}
 	})
 	return w
+}
+
+// scratch makes the directory of a world. In memory, if the host's kernel can map ids there (6.3 and newer): on a disk a run
+// of tests measures the disk.
+func scratch(t testing.TB) string {
+	t.Helper()
+	if !memoryMaps() {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "dayfly-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// memoryMaps tells whether the kernel can idmap a tmpfs.
+func memoryMaps() bool {
+	var u unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return err == nil && (major > 6 || major == 6 && minor >= 3)
 }
 
 // fill makes the root file system.
