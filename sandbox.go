@@ -97,7 +97,8 @@ type Network struct {
 type SandboxSpec struct {
 	Size      string // the named size that filled the limits, or "custom"
 	Limits    Limits
-	Image     string // name of the image
+	Image     string // name of the image, as it was then
+	ImageID   string // which image that was
 	Isolation Isolation
 	Timeout   time.Duration // of the first lease
 	Network   Network

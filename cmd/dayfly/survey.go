@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
-
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/hostnet"
@@ -37,7 +35,7 @@ func sources(cfg config, installation string) ([]node.Source, error) {
 		{Kind: "network", List: func(ctx context.Context) ([]node.Object, error) {
 			return networkObjects(ctx, cfg, installation)
 		}},
-		{Kind: "nft table", List: func(context.Context) ([]node.Object, error) { return tables(installation) }},
+		{Kind: "firewall", List: func(ctx context.Context) ([]node.Object, error) { return firewall(ctx, cfg, installation) }},
 		{Kind: "mount", List: func(context.Context) ([]node.Object, error) { return mounts(cfg.Data) }},
 		{Kind: "loop device", List: func(context.Context) ([]node.Object, error) { return loops(cfg.Data) }},
 	}
@@ -140,21 +138,22 @@ func networkObjects(ctx context.Context, cfg config, installation string) ([]nod
 	return out, nil
 }
 
-// tables lists the installation's nftables tables.
-func tables(installation string) ([]node.Object, error) {
-	c, err := nftables.New()
+// firewall lists what the installation has on the host beside its sandboxes: its table, rules in other programs' tables.
+func firewall(ctx context.Context, cfg config, installation string) ([]node.Object, error) {
+	o, err := networkOptions(cfg, installation, 0)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.ListTables()
+	held, err := hostnet.Holds(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	var out []node.Object
-	for _, t := range all {
-		if t.Name == "dayfly_"+installation {
-			out = append(out, node.Object{Name: t.Name, Owner: node.OwnerInstallation})
-		}
+	if held.Table != "" {
+		out = append(out, node.Object{Name: "table " + held.Table, Owner: node.OwnerInstallation})
+	}
+	for _, f := range held.Foreign {
+		out = append(out, node.Object{Name: fmt.Sprintf("rule in %s %s: %s", f.Table, f.Chain, f.What), Owner: node.OwnerInstallation})
 	}
 	return out, nil
 }

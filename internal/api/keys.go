@@ -31,7 +31,6 @@ func parseNewKey(f *fields) control.NewKey {
 }
 
 func createKey(c *call, k control.NewKey) error {
-	k.Request = c.key
 	return c.once(func(ctx context.Context) (control.Answer, error) {
 		issued, err := c.backend.CreateKey(ctx, c.who, k)
 		if err != nil {

@@ -39,11 +39,11 @@ func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbo
 		return p.replayCreate(ctx, who, stored, r.Async)
 	}
 	if err := p.node.Admit(ctx, sb.Spec.Limits, sb.Driver); err != nil {
-		p.abandon(stored, who, r.Request)
+		p.abandon(stored)
 		return Outcome[dayfly.Sandbox]{}, err
 	}
 	stored.Spec.Env, stored.Driver = env, sb.Driver
-	l := p.launch(stored, im, who, r.Request)
+	l := p.launch(stored, im)
 	if r.Async {
 		return Outcome[dayfly.Sandbox]{Value: stored}, nil
 	}
@@ -83,7 +83,7 @@ func (p *Plane) plan(ctx context.Context, who Principal, r CreateSandbox) (dayfl
 	return dayfly.Sandbox{
 		ID: dayfly.NewID(dayfly.PrefixSandbox), Account: who.Account.ID, Name: r.Name, Labels: r.Labels,
 		Spec: dayfly.SandboxSpec{
-			Size: size, Limits: limits, Image: im.Name, Isolation: cmp.Or(r.Isolation, dayfly.IsolationAuto),
+			Size: size, Limits: limits, Image: im.Name, ImageID: im.ID, Isolation: cmp.Or(r.Isolation, dayfly.IsolationAuto),
 			Timeout: timeout, Network: dayfly.Network{Internet: !r.NoNetwork}, Env: r.Env,
 		},
 		Node: p.node.ID(), Driver: driver,
@@ -146,7 +146,7 @@ func (p *Plane) replayCreate(ctx context.Context, who Principal, sb dayfly.Sandb
 }
 
 // launch makes the machine in the background, on a context of its own.
-func (p *Plane) launch(sb dayfly.Sandbox, im dayfly.Image, who Principal, req Idempotency) *launch {
+func (p *Plane) launch(sb dayfly.Sandbox, im dayfly.Image) *launch {
 	ctx, cancel := context.WithTimeout(p.life, p.cfg.Provision)
 	l := &launch{cancel: cancel, done: make(chan struct{})}
 	p.mu.Lock()
@@ -160,7 +160,7 @@ func (p *Plane) launch(sb dayfly.Sandbox, im dayfly.Image, who Principal, req Id
 		}
 		if err != nil {
 			l.err = err
-			p.launchFailed(sb, who, req, err)
+			p.launchFailed(sb, err)
 		}
 		p.mu.Lock()
 		delete(p.launches, sb.ID)
@@ -186,9 +186,9 @@ func (p *Plane) markRunning(sb dayfly.Sandbox) error {
 	return nil
 }
 
-// launchFailed records a failed start and gives the idempotency key back. A start that was cut off because the server
+// launchFailed records a failed start. A start that was cut off because the server
 // closes stays as it is: the next start of the server finds out what became of it.
-func (p *Plane) launchFailed(sb dayfly.Sandbox, who Principal, req Idempotency, cause error) {
+func (p *Plane) launchFailed(sb dayfly.Sandbox, cause error) {
 	if errors.Is(context.Cause(p.life), errClosed) {
 		return
 	}
@@ -198,11 +198,12 @@ func (p *Plane) launchFailed(sb dayfly.Sandbox, who Principal, req Idempotency, 
 	if _, err := p.node.Destroy(ctx, sb.ID); err != nil {
 		p.log.Error("undo of a failed start", "sandbox", sb.ID, "error", err)
 	}
-	p.abandon(sb, who, req)
+	p.abandon(sb)
 }
 
-// abandon marks a sandbox as failed to start, if nothing else ended it before, and frees its idempotency key.
-func (p *Plane) abandon(sb dayfly.Sandbox, who Principal, req Idempotency) {
+// abandon marks a sandbox as failed to start, if nothing else ended it before. That frees its idempotency key too: the
+// store takes the claim of a sandbox that failed to start for none.
+func (p *Plane) abandon(sb dayfly.Sandbox) {
 	_, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
@@ -212,9 +213,6 @@ func (p *Plane) abandon(sb dayfly.Sandbox, who Principal, req Idempotency) {
 	})
 	if err != nil {
 		p.log.Error("record a failed start", "sandbox", sb.ID, "error", err)
-	}
-	if req.Key != "" {
-		p.abandonRequest(who, req)
 	}
 }
 

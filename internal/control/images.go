@@ -45,14 +45,30 @@ func (p *Plane) importImage(ctx context.Context, r ImportImage) (dayfly.Image, e
 	return im, nil
 }
 
-// retire removes the files of an image that lost its name, unless machines still run from it: the node's sweep removes
-// them later.
+// retire removes an image that lost its name, unless machines still run from it: a later sweep tries again.
 func (p *Plane) retire(ctx context.Context, im dayfly.Image) {
-	live, err := p.store.LiveSandboxes(ctx)
-	if err != nil || len(live) > 0 {
-		return
+	err := p.store.RemoveImage(ctx, im.ID)
+	switch dayfly.ErrorCode(err) {
+	case "":
+		p.removeFiles(ctx, im.ID)
+	case dayfly.CodeConflict, dayfly.CodeNotFound:
+	default:
+		p.log.Error("remove an image that lost its name", "image", im.ID, "error", err)
 	}
-	p.removeFiles(ctx, im.ID)
+}
+
+// sweepImages retires every image without a name.
+func (p *Plane) sweepImages(ctx context.Context) error {
+	all, err := p.store.Images(ctx)
+	if err != nil {
+		return err
+	}
+	for _, im := range all {
+		if im.Name == "" {
+			p.retire(ctx, im)
+		}
+	}
+	return nil
 }
 
 func (p *Plane) removeFiles(ctx context.Context, id string) {

@@ -74,10 +74,13 @@ func (p *Plane) sweep(ctx context.Context) {
 	}
 }
 
-// Sweep is one bounded pass: leftovers of dead machines, ended records past EndedKept, idempotency keys past their time.
+// Sweep is one bounded pass: leftovers of dead machines, images that lost their name, ended records past EndedKept, idempotency keys past their time.
 func (p *Plane) Sweep(ctx context.Context, now dayfly.Instant) error {
 	if err := p.node.Sweep(ctx, now); err != nil {
 		return err
+	}
+	if err := p.sweepImages(ctx); err != nil {
+		return fmt.Errorf("sweep images: %w", err)
 	}
 	if _, err := p.store.PurgeSandboxes(ctx, now.Wall.Add(-EndedKept), purgeBatch); err != nil {
 		return fmt.Errorf("purge sandboxes: %w", err)

@@ -48,10 +48,9 @@ type Outcome[T any] struct {
 type NewKey struct {
 	Account string // name; empty means the principal's own account
 	Admin   bool
-	Request Idempotency
 }
 
-// IssuedKey is a new key with its secret, which is shown this once. A replay has no secret.
+// IssuedKey is a new key with its secret, which is shown this once.
 type IssuedKey struct {
 	Key    dayfly.Key
 	Secret string

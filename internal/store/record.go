@@ -97,7 +97,7 @@ func scanSandbox(row scanner) (sandboxRow, error) {
 	}
 	sb.Spec.Size, sb.Spec.Isolation, sb.Spec.Timeout = s.Size, s.Isolation, time.Duration(s.TimeoutNS)
 	sb.Spec.Limits = dayfly.Limits{VCPU: s.VCPU, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes, PIDs: s.PIDs}
-	sb.Spec.Network.Internet = s.Internet
+	sb.Spec.Network.Internet, sb.Spec.ImageID = s.Internet, r.imageID
 	sb.Times = dayfly.SandboxTimes{CreatedAt: wall(created), ReadyAt: wall(ready), EndedAt: wall(ended)}
 	return r, nil
 }

@@ -199,10 +199,12 @@ func (t tx) sandboxAt(id string, rev int64) (sandboxRow, error) {
 
 // insertSandbox stores a record with its labels and returns it as it will be read.
 func (t tx) insertSandbox(sb dayfly.Sandbox) (dayfly.Sandbox, error) {
-	r := sandboxRow{Sandbox: sb}
-	err := t.one(sqlImageID, []any{sb.Spec.Image}, &r.imageID)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return dayfly.Sandbox{}, fmt.Errorf("find the image: %w", err)
+	r := sandboxRow{Sandbox: sb, imageID: sb.Spec.ImageID}
+	if r.imageID == "" {
+		err := t.one(sqlImageID, []any{sb.Spec.Image}, &r.imageID)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return dayfly.Sandbox{}, fmt.Errorf("find the image: %w", err)
+		}
 	}
 	args, err := sandboxArgs(r)
 	if err != nil {
@@ -217,6 +219,7 @@ func (t tx) insertSandbox(sb dayfly.Sandbox) (dayfly.Sandbox, error) {
 	if err := t.addLabels(sb); err != nil {
 		return dayfly.Sandbox{}, err
 	}
+	sb.Spec.ImageID = r.imageID
 	return asStored(sb), nil
 }
 
