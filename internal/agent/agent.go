@@ -48,6 +48,9 @@ type Config struct {
 	OOMEvents *os.File `json:"-"`
 }
 
+// acceptRetry is how long the agent waits when it has no descriptor for a new connection.
+const acceptRetry = 200 * time.Millisecond
+
 // connectionsMax bounds the connections that are served at once: a node has one, two while it restarts.
 const connectionsMax = 16
 
@@ -60,6 +63,9 @@ type Agent struct {
 	null     *os.File      // standard input of commands that were given none; nil when the machine has no /dev/null
 	disk     chan struct{} // slots for blocking reads and writes of files
 	idle     *idler
+	passwd   accountFile
+	group    accountFile
+	warm     chan struct{} // closed when all threads exist; nothing is served before
 }
 
 var _ agentwire.Machine = (*Agent)(nil)
@@ -98,13 +104,17 @@ func newAgent(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, children: kids, table: newTable(retainBytes(cfg.MemoryBytes)), threads: newThreads(cfg.SwitchUser),
-		disk: make(chan struct{}, diskSlots), idle: newIdler(),
+		disk: make(chan struct{}, diskSlots), idle: newIdler(), warm: make(chan struct{}),
+		passwd: accountFile{name: "/etc/passwd"}, group: accountFile{name: "/etc/group"},
 	}
 	if null, err := openNull(); err == nil {
 		a.null = null
 	}
 	go kids.reap()
-	warmThreads()
+	go func() {
+		defer close(a.warm)
+		warmThreads()
+	}()
 	return a, nil
 }
 
@@ -136,12 +146,28 @@ func (a *Agent) accept(ctx context.Context, l net.Listener) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
+			<-slots
+			pause(ctx, acceptRetry) // commands hold what is missing; the agent must outlive that
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("accept connection: %w", err)
 		}
 		conns.Go(func() {
 			defer func() { <-slots }()
+			<-a.warm
 			_ = agentwire.ServeConn(ctx, conn, a) // an error of one connection concerns only its node
 		})
+	}
+}
+
+// pause waits for d, or less when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
