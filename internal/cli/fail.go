@@ -137,15 +137,15 @@ func onThisMachine(address string) bool {
 
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// report tells what failed and gives the exit code.
+// report tells what failed and gives the exit code. An error without text is told by its code alone.
 func report(w io.Writer, err error, asJSON bool) int {
 	code, hint := exitFailed, ""
 	var f *failure
 	if errors.As(err, &f) {
 		code, hint = f.code, f.hint
-		if f.text == "" {
-			return code
-		}
+	}
+	if err.Error() == "" { // only a code; the command has said the rest
+		return code
 	}
 	var own *dayfly.Error
 	if errors.As(err, &own) && hint == "" {

@@ -113,6 +113,9 @@ func Execute(root *cobra.Command, args []string) int {
 	if err == nil {
 		return 0
 	}
+	if sig := signalOf(ctx); sig != 0 && errors.Is(err, context.Canceled) {
+		return exitSignal + int(sig)
+	}
 	output, _ := root.PersistentFlags().GetString(FlagOutput)
 	return report(root.ErrOrStderr(), err, output == outputJSON)
 }

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -222,6 +224,29 @@ func TestEndedMeanwhile(t *testing.T) {
 	}
 	_ = c.Wait()
 	if code := c.ProcessState.ExitCode(); code != 125 || !strings.Contains(c.stderr.String(), "the sandbox has ended") {
+		t.Errorf("exit %d, stderr %q", code, &c.stderr)
+	}
+}
+
+// TestInterruptedCall: Ctrl-C ends any command at once, with the code that says so and no error text.
+func TestInterruptedCall(t *testing.T) {
+	s := newServer(t)
+	asked := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(silent.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	c := newCommand(t, ctx, t.TempDir(), s.env(), "ls", "--url", silent.URL)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	_ = c.Process.Signal(syscall.SIGTERM)
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 143 || c.stderr.Len() > 0 {
 		t.Errorf("exit %d, stderr %q", code, &c.stderr)
 	}
 }
