@@ -94,6 +94,7 @@ func Run(t *testing.T, h Harness) {
 		{"grant directory is read-only", true, readOnlyGrant},
 		{"device nodes", true, devices},
 		{"machines cannot reach each other", true, apart},
+		{"kernel counters are its own", true, ownCounters},
 		{"PID 1 is out of reach", true, pidOne},
 		{"working directory in a descriptor", true, workingDirectory},
 		{"hostile images", true, hostileImages},

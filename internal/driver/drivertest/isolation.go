@@ -289,3 +289,19 @@ func networkNamespace(t *testing.T, s *suite) {
 		t.Errorf("IPv6 addresses inside: %q", dev)
 	}
 }
+
+// ownCounters: what the kernel counts for each user is not shared between machines.
+func ownCounters(t *testing.T, s *suite) {
+	a, b := s.start(t), s.start(t)
+	if n := a.background(t, asUser, "watchers"); n == "0" {
+		t.Error("no inotify instance to be had")
+	}
+	if got := a.run(t, asUser, "try", "inotify"); got != "EMFILE" {
+		t.Logf("the first machine still gets one: %s", got)
+	}
+	for _, user := range []string{asUser, asRoot} {
+		if got := b.run(t, user, "try", "inotify"); got != "ok" {
+			t.Errorf("a neighbour took all inotify instances: user %q gets %s", user, got)
+		}
+	}
+}

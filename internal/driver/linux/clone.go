@@ -134,9 +134,11 @@ func (c *cloned) failed() error {
 	return fmt.Errorf("%s: %w", c.names[index], unix.Errno(-result))
 }
 
-// clone3 clones a child into the cgroup of descriptor v2 and into new namespaces. The arena is the caller's to free. The
-// calling thread must be locked.
-func clone3(a *arena, flags uint64, v2 int, p *program) (*cloned, error) {
+// clone3 clones a child into the cgroup of descriptor v2 and into new namespaces; a new user namespace belongs to the host
+// uid owner, so what the kernel counts for it (inotify instances, locked memory, queues) is counted apart from root's and
+// from every other machine's. The arena is the caller's to free. The calling thread must be locked; after errSpoilt it must
+// stay so.
+func clone3(a *arena, flags uint64, v2 int, owner uint32, p *program) (*cloned, error) {
 	if len(p.names) > callsMax {
 		return nil, fmt.Errorf("clone: %d system calls", len(p.names))
 	}
@@ -153,16 +155,45 @@ func clone3(a *arena, flags uint64, v2 int, p *program) (*cloned, error) {
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before); err != nil {
 		return nil, fmt.Errorf("clone: block signals: %w", err)
 	}
-	result := cloneAndRun(unsafe.Pointer(&args), unsafe.Sizeof(args), unsafe.Pointer(&a.mem[a.offset(at)]))
-	err := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)
+	result, err := asEffective(owner, func() int {
+		return cloneAndRun(unsafe.Pointer(&args), unsafe.Sizeof(args), unsafe.Pointer(&a.mem[a.offset(at)]))
+	})
 	runtime.KeepAlive(&args)
+	if serr := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); serr != nil { // cannot happen: the mask came from the kernel
+		panic("linux driver: signals stay blocked: " + serr.Error())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("clone: %w", err)
+	}
 	if result < 0 {
 		return nil, fmt.Errorf("clone: %w", unix.Errno(-result))
 	}
-	if err != nil { // cannot happen: the mask came from the kernel
-		panic("linux driver: signals stay blocked: " + err.Error())
-	}
 	return &cloned{pid: result, arena: a, program: at, names: p.names}, nil
+}
+
+// asEffective runs f on the calling thread alone while its effective uid is owner, with all its capabilities. Package
+// syscall's functions would change every thread. errSpoilt: the thread could not be put back.
+func asEffective(owner uint32, f func() int) (result int, err error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all [2]unix.CapUserData
+	if err := unix.Capget(&header, &all[0]); err != nil {
+		return 0, fmt.Errorf("read capabilities: %w", err)
+	}
+	const keep = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(owner), keep); errno != 0 {
+		return 0, fmt.Errorf("become uid %d: %w", owner, errno)
+	}
+	err = unix.Capset(&header, &all[0]) // the change of uid emptied the effective set
+	if err == nil {
+		result = f()
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
+		return result, errSpoilt
+	}
+	if unix.Capset(&header, &all[0]) != nil {
+		return result, errSpoilt
+	}
+	return result, err
 }
 
 // offset turns an address in the arena into an index of its memory.

@@ -3,6 +3,7 @@ package linux_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,13 +32,15 @@ type world struct {
 	user         dayfly.User
 }
 
-// uidBases deals out host ids far from those that servers use.
-var uidBases atomic.Uint32
+// uidBases deals out host ids far from those that servers use, and from those of another run at the same time.
+var (
+	uidBases     atomic.Uint32
+	uidBaseFirst = 0x40000000 + rand.Uint32N(0x1000)*(dayfly.IDCount<<2)
+)
 
 const (
-	uidBaseFirst = 0x60000000
-	memoryTest   = 512 << 20
-	grantTest    = time.Minute
+	memoryTest = 512 << 20
+	grantTest  = time.Minute
 )
 
 func newWorld(t testing.TB) *world {
@@ -224,7 +227,7 @@ func processes(t *testing.T) (out []string) {
 		for line := range strings.Lines(string(b)) {
 			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
 				uid, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 32)
-				if err == nil && uid >= uidBaseFirst && uid < uidBaseFirst+uint64(uidBases.Load())*dayfly.IDCount {
+				if err == nil && uid >= uint64(uidBaseFirst) && uid < uint64(uidBaseFirst)+uint64(uidBases.Load())*dayfly.IDCount {
 					out = append(out, f)
 				}
 			}

@@ -76,8 +76,10 @@ func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int
 	p := d.program(memory, spec, cpus, logEnd, end)
 	err = group.Start(func(v2 int) error {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		c.cloned, err = clone3(memory, namespaces, v2, p)
+		c.cloned, err = clone3(memory, namespaces, v2, spec.UIDBase, p)
+		if !errors.Is(err, errSpoilt) {
+			runtime.UnlockOSThread()
+		}
 		return err
 	})
 	if err != nil {

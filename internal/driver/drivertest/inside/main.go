@@ -43,6 +43,7 @@ var operations = map[string]func(args []string) error{
 	"abstract": abstract,
 	"dial":     dial,
 	"nofile":   nofile,
+	"watchers": watchers,
 }
 
 func main() {
@@ -332,4 +333,16 @@ func nofile([]string) error {
 		}
 	}
 	return err
+}
+
+// watchers takes as many inotify instances as the kernel gives, prints how many, and stays.
+func watchers([]string) error {
+	n := 0
+	for {
+		if _, err := unix.InotifyInit1(0); err != nil {
+			fmt.Println(n)
+			return hold(nil)
+		}
+		n++
+	}
 }
