@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -132,20 +131,23 @@ func (p *packer) dir(dir *os.File, rel string, depth int) error {
 	if depth == 0 {
 		return dayfly.Errorf(dayfly.CodeFileConflict, "the tree is deeper than %d directories", treeDepthMax)
 	}
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return fmt.Errorf("read directory %s: %w", rel, err)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if err := p.ctx.Err(); err != nil {
-			return err
+	for {
+		names, readErr := dir.Readdirnames(namesBatch)
+		for _, name := range names {
+			if err := p.ctx.Err(); err != nil {
+				return err
+			}
+			if err := p.one(int(dir.Fd()), name, path.Join(rel, name), depth); err != nil {
+				return err
+			}
 		}
-		if err := p.one(int(dir.Fd()), name, path.Join(rel, name), depth); err != nil {
-			return err
+		if readErr == io.EOF {
+			return nil
+		}
+		if readErr != nil {
+			return fmt.Errorf("read directory %s: %w", rel, readErr)
 		}
 	}
-	return nil
 }
 
 // one writes one name of a directory and what is below it.

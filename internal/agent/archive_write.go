@@ -19,8 +19,8 @@ import (
 // Limits of archives unpacked here.
 const (
 	entriesMax   = 2 << 20
-	entryMax     = 1 << 40  // bytes of one file
-	dirsTimedMax = 16 << 10 // directories that get mode and time of the archive after everything in them
+	entryMax     = 1 << 40 // bytes of one file
+	dirsTimedMax = 8 << 10 // directories that get mode and time of the archive after everything in them
 )
 
 // WriteArchive implements agentwire.Machine. Nothing is ever reached through a link below the directory, and an existing
@@ -54,7 +54,14 @@ type unpacker struct {
 	buf    []byte
 	parent int    // the directory that was used last, or -1
 	within string // its path below the root
-	dirs   []*tar.Header
+	dirs   []madeDir
+}
+
+// madeDir is a directory whose mode and time are still to be set.
+type madeDir struct {
+	rel  string
+	mode uint32
+	time time.Time
 }
 
 func (u *unpacker) close() {
@@ -238,14 +245,14 @@ func (u *unpacker) makeDir(h *tar.Header, rel string) error {
 		return err
 	}
 	if len(u.dirs) < dirsTimedMax {
-		h.Name = rel
-		u.dirs = append(u.dirs, h)
+		u.dirs = append(u.dirs, madeDir{rel, mode(h), h.ModTime})
 	}
 	return nil
 }
 
-func (u *unpacker) finishDir(h *tar.Header) error {
-	fd, err := u.openBelow(h.Name)
+func (u *unpacker) finishDir(d madeDir) error {
+	h := &tar.Header{Name: d.rel}
+	fd, err := u.openBelow(d.rel)
 	if err != nil {
 		return u.explain(h, err)
 	}
@@ -255,12 +262,12 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 		return u.explain(h, err)
 	}
 	defer f.Close()
-	err = unix.Fchmod(int(f.Fd()), mode(h))
-	if err == unix.EPERM && h.Name == "." {
+	err = unix.Fchmod(int(f.Fd()), d.mode)
+	if err == unix.EPERM && d.rel == "." {
 		return nil // the directory itself may be somebody else's
 	}
 	if err == nil {
-		err = setTime(int(f.Fd()), h)
+		err = setTime(int(f.Fd()), d.time)
 	}
 	return u.explain(h, err)
 }
@@ -270,8 +277,7 @@ func mode(h *tar.Header) uint32 {
 }
 
 // setTime gives an open file the entry's modification time.
-func setTime(fd int, h *tar.Header) error {
-	at := h.ModTime
+func setTime(fd int, at time.Time) error {
 	if at.Unix() < 0 || at.After(time.Unix(1<<33, 0)) {
 		return nil // a time that no file has
 	}
@@ -351,7 +357,7 @@ func (u *unpacker) file(dir int, name string, h *tar.Header, content io.Reader) 
 	if err := unix.Fchmod(fd, mode(h)); err != nil {
 		return err
 	}
-	return setTime(fd, h)
+	return setTime(fd, h.ModTime)
 }
 
 func (u *unpacker) content(f *os.File, h *tar.Header, content io.Reader) error {

@@ -26,11 +26,11 @@ type children struct {
 	leaders map[int]*process // by pid, until they are reaped
 	forked  *sync.Cond       // a child was forked
 	reaped  chan struct{}    // closed and replaced when something was reaped
-	marks   map[int]int      // processes per oom_score_adj in use, where there is no cgroup
+	marks   marks
 }
 
 func newChildren(score, cgroup *os.File) (*children, error) {
-	c := &children{score: score, cgroup: cgroup, leaders: make(map[int]*process), reaped: make(chan struct{}), marks: make(map[int]int)}
+	c := &children{score: score, cgroup: cgroup, leaders: make(map[int]*process), reaped: make(chan struct{}), marks: newMarks()}
 	c.forked = sync.NewCond(&c.mu)
 	if c.score == nil {
 		f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
@@ -54,49 +54,41 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 	defer c.mu.Unlock()
 	score := scoreCommand
 	if p.leaf == nil {
-		score = c.freeMarkLocked()
+		score = c.marks.take(p)
 	}
 	if c.score != nil {
 		if _, err := unix.Pwrite(int(c.score.Fd()), strconv.AppendInt(nil, int64(score), 10), 0); err == nil {
 			defer func() { _, _ = unix.Pwrite(int(c.score.Fd()), []byte(c.normal), 0) }()
 		} else {
+			c.marks.untake(score)
 			score = scoreCommand // no mark
 		}
 	}
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
+		c.marks.untake(score)
 		return err
 	}
 	p.mu.Lock()
 	p.pid, p.mark = pid, score
 	p.mu.Unlock()
-	c.marks[score]++
 	c.leaders[pid] = p
 	c.forked.Broadcast()
 	return nil
 }
 
-// freeMarkLocked gives an oom_score_adj that no living command has. Every descendant inherits it, whatever it does with
-// sessions and parents, so it tells the commands apart where there are no cgroups. When all are taken the plain one is
-// shared, by which no tree is killed.
-func (c *children) freeMarkLocked() int {
-	for score := scoreCommand + 1; score <= scoreMax; score++ {
-		if c.marks[score] == 0 {
-			return score
-		}
-	}
-	return scoreCommand
-}
-
-const scoreMax = 999
-
-// release gives p's mark back once nothing of p lives.
-func (c *children) release(p *process) {
+// retire notes that p's leader has ended. Its mark is used again once nothing bears it any more.
+func (c *children) retire(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.marks[p.mark]--; c.marks[p.mark] <= 0 {
-		delete(c.marks, p.mark)
-	}
+	c.marks.retire(p.mark)
+}
+
+// owns tells whether p's mark is still its own.
+func (c *children) owns(p *process) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.marks.owns(p)
 }
 
 // signal sends sig to the process group of p's leader, unless that was reaped already.

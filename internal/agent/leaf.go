@@ -128,34 +128,31 @@ func readAt(dir *os.File, name string) ([]byte, error) {
 // number is bounded by the sandbox's limit of processes.
 type leaves struct {
 	mu   sync.Mutex
-	left []lingering
-}
-
-type lingering struct {
-	leaf    *leaf
-	removed func()
+	left []*leaf
 }
 
 // retire removes a leaf now or, when something still lives in it, after that has died.
-func (s *leaves) retire(l *leaf, removed func()) {
+func (s *leaves) retire(l *leaf) {
 	if l.remove() == nil {
-		removed()
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = append(s.left, lingering{l, removed})
+	s.left = append(s.left, l)
+	s.sweepLocked() // the last process may have died since
 }
 
 // sweep removes the lingering leaves that have become empty.
 func (s *leaves) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sweepLocked()
+}
+
+func (s *leaves) sweepLocked() {
 	kept := s.left[:0]
 	for _, l := range s.left {
-		if l.leaf.remove() == nil {
-			l.removed()
-		} else {
+		if l.remove() != nil {
 			kept = append(kept, l)
 		}
 	}

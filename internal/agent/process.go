@@ -34,6 +34,7 @@ type process struct {
 
 	stdin input
 	pipes [streams]*os.File
+	wide  [streams]bool // the pipe was made larger; belongs to the stream's pump
 
 	launched chan struct{} // closed when it is settled whether it was started
 
@@ -146,14 +147,10 @@ func (p *process) finishLocked() {
 	p.changedLocked()
 	close(p.done)
 	p.agent.table.finish(p)
-	if p.leaf == nil && p.mark == 0 {
-		return // never ran
-	}
-	released := func() { p.agent.children.release(p) }
 	if p.leaf != nil {
-		go p.agent.children.leaves.retire(p.leaf, released)
+		go p.agent.children.leaves.retire(p.leaf)
 	} else {
-		released()
+		go p.agent.children.retire(p)
 	}
 }
 
@@ -189,8 +186,11 @@ func (p *process) expire() {
 	}
 }
 
-// pumpBuffer is how much a pump reads at once.
-const pumpBuffer = 64 << 10
+// pumpBuffer is how much a pump reads at once, pipeWide the size of the pipe of a command that fills it.
+const (
+	pumpBuffer = 64 << 10
+	pipeWide   = 256 << 10
+)
 
 // pump moves one output stream from its pipe into the capture until the last writer has closed it. After the leader's exit
 // and the drain it reads on and discards, so that background children are not killed by a broken pipe.
@@ -221,29 +221,44 @@ func (p *process) pump(stream int) {
 	}
 }
 
-// readPipe waits for output, reads it into a shared buffer and keeps it. 0 bytes without an error is the end.
+// readPipe waits for output, reads what there is into a shared buffer and keeps it. 0 bytes without an error is the end.
 func (p *process) readPipe(whenReady func(func(uintptr) bool) error, stream int, keep bool) (n int, err error) {
 	var readErr error
 	err = whenReady(func(fd uintptr) bool {
 		buf := pumpBuffers.Get().(*[pumpBuffer]byte)
 		defer pumpBuffers.Put(buf)
-		for {
-			if n, readErr = unix.Read(int(fd), buf[:]); readErr != unix.EINTR {
-				break
-			}
-		}
-		if readErr == unix.EAGAIN {
+		if n, readErr = readFull(int(fd), buf[:]); n == 0 && readErr == unix.EAGAIN {
 			return false
+		}
+		if n == pumpBuffer && !p.wide[stream] {
+			p.wide[stream] = true
+			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeWide) // a chatty command: fewer turns between it and the agent
 		}
 		if n > 0 && keep {
 			p.keep(stream, buf[:n])
 		}
 		return true
 	})
-	if err == nil {
+	if err == nil && n == 0 {
 		err = readErr
 	}
-	return max(0, n), err
+	return n, err
+}
+
+// readFull reads until the buffer is full or nothing more is there; a command that writes in small pieces is still
+// creating some meanwhile. The error says why it stopped, nil at the end of the file.
+func readFull(fd int, buf []byte) (n int, err error) {
+	for n < len(buf) {
+		got, err := unix.Read(fd, buf[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || got == 0 {
+			return n, err
+		}
+		n += got
+	}
+	return n, nil
 }
 
 // pumpBuffers are shared by all pumps, so that a silent background child holds none.

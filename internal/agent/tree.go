@@ -59,7 +59,7 @@ func (p *process) killTree() error {
 		}
 		return nil
 	}
-	if p.mark == scoreCommand { // shared with other commands
+	if p.mark < markFirst { // shared with other commands
 		return p.agent.children.signal(p, unix.SIGKILL)
 	}
 	for range killRounds {
@@ -118,23 +118,6 @@ func (l *leaf) pids() []int {
 // procsBytes bounds how much of cgroup.procs is read: several thousand processes.
 const procsBytes = 64 << 10
 
-// marked lists the living processes that bear p's mark.
-func (p *process) marked() []int {
-	if p.mark <= scoreCommand {
-		return nil
-	}
-	want := []byte(strconv.Itoa(p.mark))
-	var pids []int
-	for _, pid := range processIDs() {
-		dir := "/proc/" + strconv.Itoa(pid)
-		score, err := os.ReadFile(dir + "/oom_score_adj")
-		if err == nil && bytes.Equal(bytes.TrimSpace(score), want) && !zombie(dir) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 // processIDs lists all processes but the agent.
 func processIDs() []int {
 	proc, err := os.Open("/proc")
@@ -150,16 +133,6 @@ func processIDs() []int {
 		}
 	}
 	return pids
-}
-
-// zombie tells whether a process is dead and only waits to be reaped, or gone.
-func zombie(dir string) bool {
-	b, err := os.ReadFile(dir + "/stat")
-	if err != nil {
-		return true
-	}
-	after := bytes.LastIndexByte(b, ')') // the name before it may hold anything
-	return after < 0 || len(b) < after+3 || b[after+2] == 'Z' || b[after+2] == 'X'
 }
 
 // killAll kills every descendant of the agent: all leaves, then whatever has the agent as an ancestor.
@@ -184,9 +157,8 @@ func (c *children) killAll() {
 func descendants(root int) []int {
 	parent := make(map[int]int)
 	for _, pid := range processIDs() {
-		dir := "/proc/" + strconv.Itoa(pid)
-		b, err := os.ReadFile(dir + "/stat")
-		after := bytes.LastIndexByte(b, ')')
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		after := bytes.LastIndexByte(b, ')') // the name before it may hold anything
 		if err != nil || after < 0 {
 			continue
 		}

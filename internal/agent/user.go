@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ import (
 const (
 	accountFileMax = 1 << 20
 	accountLineMax = 64 << 10 // a group may have many members
+	accountKeepMax = 64 << 10
 	groupsMax      = 64
 )
 
@@ -52,7 +54,7 @@ func (a *Agent) lookup(user string) (identity, error) {
 	var found account
 	var ok bool
 	number, numErr := strconv.ParseUint(user, 10, 32)
-	scanAccounts("/etc/passwd", func(line string) bool {
+	a.passwd.scan(func(line string) bool {
 		if found, ok = parseAccount(line); ok {
 			ok = found.name == user || numErr == nil && found.uid == uint32(number)
 		}
@@ -74,7 +76,7 @@ func (a *Agent) identity(acc account) identity {
 		return id
 	}
 	id.groups = []uint32{acc.gid}
-	scanAccounts("/etc/group", func(line string) bool {
+	a.group.scan(func(line string) bool {
 		gid, members, ok := parseGroup(line)
 		if ok && gid < dayfly.IDCount && !slices.Contains(id.groups, gid) && slices.Contains(strings.Split(members, ","), acc.name) {
 			id.groups = append(id.groups, gid)
@@ -112,25 +114,62 @@ func parseGroup(line string) (gid uint32, members string, ok bool) {
 	return uint32(n), f[3], err == nil
 }
 
-// scanAccounts gives each line of a file to line until it returns false. A file that is missing, no regular file, or too
-// long is read as far as it goes.
-func scanAccounts(file string, line func(string) bool) {
-	fd, err := open(unix.AT_FDCWD, file, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return
-	}
-	f := os.NewFile(uintptr(fd), file)
-	defer f.Close()
+// accountFile is a file of the sandbox's user database, kept while it stays the same.
+type accountFile struct {
+	name string
+
+	mu      sync.Mutex
+	stamp   fileStamp
+	content []byte
+}
+
+// fileStamp changes whenever a file's content does.
+type fileStamp struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime unix.Timespec
+}
+
+// scan gives each line to line until it returns false. A file that is missing, no regular file, or too long is read as far
+// as it goes.
+func (f *accountFile) scan(line func(string) bool) {
+	scanLines(bytes.NewReader(f.read()), line)
+}
+
+// read gives the content. Only a small one is kept.
+func (f *accountFile) read() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return
+	if unix.Stat(f.name, &st) != nil {
+		return nil
 	}
-	scanLines(f, line)
+	if f.content != nil && f.stamp == stampOf(&st) {
+		return f.content
+	}
+	f.content = nil
+	fd, err := open(unix.AT_FDCWD, f.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), f.name)
+	defer file.Close()
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	content, _ := io.ReadAll(io.LimitReader(file, accountFileMax))
+	if len(content) <= accountKeepMax {
+		f.content, f.stamp = content, stampOf(&st)
+	}
+	return content
+}
+
+func stampOf(st *unix.Stat_t) fileStamp {
+	return fileStamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
 func scanLines(r io.Reader, line func(string) bool) {
-	b, _ := io.ReadAll(io.LimitReader(r, accountFileMax))
-	lines := bufio.NewScanner(bytes.NewReader(b))
+	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, accountLineMax)
 	for lines.Scan() {
 		if !line(lines.Text()) {
