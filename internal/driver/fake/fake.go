@@ -118,7 +118,6 @@ func (d *Driver) start(ctx context.Context, spec dayfly.InstanceSpec) (*instance
 	if err != nil {
 		return nil, err
 	}
-	undo.Add(func() { killMarked(d.mark(spec.ID)) })
 	inst, err := d.newInstance(spec.ID, spec.RunDir, p.Pid)
 	if err != nil {
 		return nil, errors.Join(err, p.Kill(), reap(p))

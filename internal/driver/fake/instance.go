@@ -117,8 +117,18 @@ func (i *instance) Usage(ctx context.Context) (dayfly.Usage, error) {
 	return u, nil
 }
 
+// killAgent kills the agent by its descriptor: right after its exec the environment with the mark cannot be read yet.
+func (i *instance) killAgent() {
+	raw, err := i.agent.SyscallConn()
+	if err != nil {
+		return // closed: it has ended
+	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+}
+
 // Destroy implements dayfly.Instance.
 func (i *instance) Destroy(ctx context.Context) error {
+	i.killAgent()
 	left := killMarked(i.mark)
 	var err error
 	select {
