@@ -60,18 +60,26 @@ func (p *Plane) issueKey(ctx context.Context, account string, admin bool) (Issue
 		ID: dayfly.NewID(dayfly.PrefixKey), Name: account, Admin: admin,
 		Hash: hashSecret(secret), Hint: secret[len(secret)-hintLength:], CreatedAt: now,
 	}
-	maxLive := p.cfg.MaxLive
+	fresh := dayfly.Account{ID: dayfly.NewID(dayfly.PrefixAccount), Name: account, MaxLive: p.cfg.MaxLive, CreatedAt: now}
 	if account == FirstAccount {
-		maxLive = 0
+		fresh.ID, fresh.MaxLive = p.firstAccountID(), 0
 	}
-	acc, err := p.store.CreateKey(ctx, dayfly.Account{
-		ID: dayfly.NewID(dayfly.PrefixAccount), Name: account, MaxLive: maxLive, CreatedAt: now,
-	}, key)
+	acc, err := p.store.CreateKey(ctx, fresh, key)
 	if err != nil {
 		return IssuedKey{}, err
 	}
 	key.Account, key.Name = acc.ID, acc.Name
 	return IssuedKey{Key: key, Secret: secret}, nil
+}
+
+// firstAccountID is the same after the loss of the database, so that the sandboxes that are then adopted still belong to
+// the first account: it takes the characters of the node's id, which is kept in a file of its own.
+func (p *Plane) firstAccountID() string {
+	id := p.node.ID()
+	if !dayfly.ValidID(dayfly.PrefixNode, id) {
+		return dayfly.NewID(dayfly.PrefixAccount)
+	}
+	return string(dayfly.PrefixAccount) + strings.TrimPrefix(id, string(dayfly.PrefixNode))
 }
 
 // Keys lists the account's keys; an admin sees all.
