@@ -82,13 +82,17 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	a.catchSignals(cancel)
+	a.catchSignals()
 	clock, err := newClock(cfg.Granted, cfg.GrantFile)
 	if err != nil {
 		return err
 	}
-	go clock.run(ctx, a.die)
-	return a.accept(ctx, l)
+	go clock.run(ctx, func() { a.die(exitLeaseOver) })
+	err = a.accept(ctx, l)
+	if os.Getpid() != 1 {
+		a.children.killAll() // the end of a PID 1 does this by itself
+	}
+	return err
 }
 
 func newAgent(cfg Config) (*Agent, error) {

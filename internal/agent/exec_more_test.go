@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/agentwire"
 )
@@ -429,7 +431,7 @@ func TestLostConnection(t *testing.T) {
 func TestDeadAgent(t *testing.T) {
 	m := startAgent(t, options{})
 	ended := make(chan error, 1)
-	stream, _, err := m.Start(t.Context(), shell("sleep 600"), nil)
+	stream, p, err := m.Start(t.Context(), shell("exec sleep 600"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +439,8 @@ func TestDeadAgent(t *testing.T) {
 		_, err := stream.Next()
 		ended <- err
 	}()
-	_ = m.cmd.Process.Signal(os.Interrupt)
+	_ = m.cmd.Process.Kill()
+	defer func() { _ = unix.Kill(p.PID, unix.SIGKILL) }() // a killed agent that is not PID 1 leaves its children
 	select {
 	case err := <-ended:
 		if !errors.Is(err, agentwire.ErrLost) {

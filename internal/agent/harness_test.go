@@ -46,6 +46,11 @@ func serveTest() error {
 			cfg.Cgroup = dir
 		}
 	}
+	if f := os.NewFile(6, "oom"); f != nil {
+		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+			cfg.OOMEvents = f
+		}
+	}
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
 		return err
@@ -70,6 +75,8 @@ type options struct {
 	root   bool // change users: root only
 	// confine is called with the agent's process before it starts to work, or is nil.
 	confine func(pid int)
+	// oomEvents is where the agent reads how many processes were killed for lack of memory, or nil; it needs cgroup.
+	oomEvents *os.File
 }
 
 // startAgent runs an agent. Its end, and that nothing is left of it, is checked when the test ends.
@@ -134,6 +141,9 @@ func (m *machine) start(t testing.TB, o options, listener *os.File) {
 		}
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, dir)
 		defer dir.Close()
+	}
+	if o.oomEvents != nil {
+		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.oomEvents)
 	}
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)

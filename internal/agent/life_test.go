@@ -209,6 +209,39 @@ while 1:
 	}
 }
 
+func TestOutOfMemory(t *testing.T) {
+	needRoot(t)
+	dir, err := os.MkdirTemp("/sys/fs/cgroup/memory", "dayfly-agent-test-")
+	if err != nil {
+		t.Skip("no memory controller of cgroup v1: ", err)
+	}
+	t.Cleanup(func() { eventually(t, "the memory cgroup is removed", func() bool { return os.Remove(dir) == nil }) })
+	put := func(file string, value int) {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(value)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("memory.limit_in_bytes", 128<<20)
+	events, err := os.Open(filepath.Join(dir, "memory.oom_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	m := startAgent(t, options{cgroup: true, oomEvents: events, confine: func(pid int) { put("cgroup.procs", pid) }})
+	for _, command := range []string{`python3 -c "x=bytearray(10**9)"`, `python3 -c "x=bytearray(10**9)"; exit $?`} {
+		r := m.run(t, shell(command))
+		if r.Exit.Code != 137 || !r.Exit.OOMKilled {
+			t.Errorf("bug 24: %q: %+v", command, r.Exit)
+		}
+	}
+	if r := m.run(t, shell("kill -9 $$")); r.Exit.OOMKilled {
+		t.Error("a plain KILL counts as lack of memory")
+	}
+	if r := m.run(t, shell("echo ok")); out(r.Stdout) != "ok\n" {
+		t.Errorf("bug 24: after it: %+v", r)
+	}
+}
+
 func TestSeveralConnections(t *testing.T) {
 	m := startAgent(t, options{})
 	other := m.connect(t)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,7 +18,7 @@ const (
 	gcPercent    = 50      // collect when the heap has grown by half
 	memoryShare  = 8       // the heap is asked to stay below 1/8 of the sandbox's memory
 	memoryMin    = 8 << 20 // but not below this
-	threadsWarm  = 18      // see warmThreads
+	threadsWarm  = 12      // see warmThreads
 	filePerm     = 0o644   // of new files
 	dirPerm      = 0o755   // of new directories
 	maskOfOthers = 0o022   // umask, inherited by every command
@@ -52,8 +51,8 @@ func takeOver(memoryBytes int64) error {
 	return nil
 }
 
-// warmThreads makes the runtime create all threads that the agent can ever need at once: those that run Go code, those of
-// threads.go, the reaper, one that forks, and one per slot of blocking disk work. The runtime keeps idle threads for ever,
+// warmThreads makes the runtime create all threads that the agent can ever need at once beside those of threads.go and the
+// reaper: those that run Go code, one that forks, one per slot of blocking disk work, and some to spare. The runtime keeps idle threads for ever,
 // and dies when it cannot create one, which is what happens when the sandbox has reached its limit of processes.
 func warmThreads() {
 	var ready, done sync.WaitGroup
@@ -84,7 +83,7 @@ func deadly() []os.Signal {
 
 // catchSignals makes PID 1 deaf to signals from inside. An agent that is not PID 1 ends on TERM and INT, with everything
 // that it started.
-func (a *Agent) catchSignals(cancel context.CancelFunc) {
+func (a *Agent) catchSignals() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, deadly()...)
 	if os.Getpid() == 1 {
@@ -93,22 +92,21 @@ func (a *Agent) catchSignals(cancel context.CancelFunc) {
 	go func() {
 		for s := range c {
 			if s == unix.SIGTERM || s == unix.SIGINT {
-				cancel()
-				a.die()
+				a.die(0)
 			}
 		}
 	}()
 }
 
 // die ends the machine: PID 1's end kills everything inside, any other agent kills its children first.
-func (a *Agent) die() {
+func (a *Agent) die(code int) {
 	if os.Getpid() != 1 {
 		a.children.killAll()
 	}
-	os.Exit(exitLeaseOver)
+	os.Exit(code)
 }
 
-// exitLeaseOver is the exit code of an agent that ended the machine itself.
+// exitLeaseOver is the exit code of an agent that ended the machine because nobody else had in time.
 const exitLeaseOver = 75
 
 // idleAfter is how long after the last request the agent gives unused memory back.
