@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,6 +26,7 @@ const (
 	tasksFile    = "tasks" // v1
 	groupMode    = 0o755
 	fileMax      = 1 << 22 // bytes of one cgroup file that are read
+	readFirst    = 4 << 10 // bytes, enough for most of them
 	createTries  = 5       // against a RemoveInstallation at the same time
 	depthMax     = 8       // levels of groups that a sandbox may make below its own
 	childrenMax  = 4096    // groups that a sandbox may make below its own
@@ -274,10 +274,25 @@ func write(path, value string) error {
 }
 
 func readLimited(path string, max int64) ([]byte, error) {
-	f, err := os.Open(path)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // not os.Open: the runtime's poller has no use for these files
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, max))
+	defer unix.Close(fd)
+	buf := make([]byte, 0, readFirst)
+	for int64(len(buf)) < max {
+		buf = slices.Grow(buf, 1)
+		n, err := unix.Read(fd, buf[len(buf):min(int64(cap(buf)), max)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return buf, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			break
+		}
+		buf = buf[:len(buf)+n]
+	}
+	return buf, nil
 }

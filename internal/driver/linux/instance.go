@@ -64,6 +64,10 @@ func (i *instance) Usage(ctx context.Context) (dayfly.Usage, error) {
 	return i.group.Usage()
 }
 
+// OOMKills counts the processes killed for lack of memory. The node asks before and after every command, so it is not part
+// of Usage alone, which makes the kernel sum up all statistics.
+func (i *instance) OOMKills() (int64, error) { return i.group.OOMKills() }
+
 // Dial implements dayfly.Instance.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	var conn net.Conn
