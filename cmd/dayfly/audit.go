@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/node"
 	"dayfly.dev/dayfly/internal/store"
 )
@@ -27,7 +27,7 @@ func auditCommand() *cobra.Command {
 			"is recorded, in both directions, with the server up or down. It changes nothing. Exit code 1 if anything is\n" +
 			"unaccounted for. What belongs to a sandbox that is ending is shown as reclaiming.",
 		Example: "  sudo dayfly audit\n  sudo dayfly audit --data /srv/dayfly -o json",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -40,14 +40,14 @@ func auditCommand() *cobra.Command {
 			return printAudit(cmd, found)
 		},
 	}
-	addSettings(cmd)
+	addSettings(cmd, "data")
 	return cmd
 }
 
 // audit surveys the host for the installation of a data directory. A directory without one has nothing on the host.
 func audit(ctx context.Context, cfg config) ([]node.Object, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("audit needs root\nhint: run it with sudo")
+	if err := needRoot("audit"); err != nil {
+		return nil, err
 	}
 	b, err := os.ReadFile(filepath.Join(cfg.Data, installationFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func audit(ctx context.Context, cfg config) ([]node.Object, error) {
 	}
 	db, err := store.Open(ctx, filepath.Join(cfg.Data, databaseFile), store.Options{ReadOnly: true})
 	if err != nil {
-		return nil, explainStart(err)
+		return nil, err
 	}
 	defer db.Close()
 	records, err := db.LiveSandboxes(ctx)
@@ -104,7 +104,7 @@ func settle(ctx context.Context, db dayfly.Store, found []node.Object) ([]node.O
 }
 
 func printAudit(cmd *cobra.Command, found []node.Object) error {
-	counts := map[node.ObjectState]int{}
+	counts := map[node.ObjectState]int{node.ObjectOwned: 0, node.ObjectReclaiming: 0, node.ObjectUnaccounted: 0, node.ObjectMissing: 0}
 	for _, o := range found {
 		counts[o.State]++
 	}
@@ -113,8 +113,7 @@ func printAudit(cmd *cobra.Command, found []node.Object) error {
 		if found == nil {
 			found = []node.Object{}
 		}
-		err := json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"objects": found, "unaccounted": bad, "counts": counts})
-		if err != nil {
+		if err := cli.WriteJSON(cmd.OutOrStdout(), map[string]any{"objects": found, "unaccounted": bad, "counts": counts}); err != nil {
 			return err
 		}
 	} else {
@@ -129,7 +128,7 @@ func printAudit(cmd *cobra.Command, found []node.Object) error {
 			len(found), counts[node.ObjectOwned], counts[node.ObjectReclaiming], bad)
 	}
 	if bad > 0 {
-		return errQuiet
+		return cli.ErrSaid
 	}
 	return nil
 }

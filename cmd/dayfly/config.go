@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/hostnet"
 )
 
 // Defaults of the server's settings.
@@ -96,15 +99,20 @@ type setting struct {
 
 // settings lists them in the order of the help text.
 var settings = []setting{
-	{"data", "data directory", func(c *config, v string) error { c.Data = v; return nil }},
-	{"listen", "address to listen on", func(c *config, v string) error { c.Listen = v; return nil }},
-	{"base-image", "root file system to import as image base on a first start", func(c *config, v string) error { c.BaseImage = v; return nil }},
-	{"lease-max", "total life of a sandbox, at most 24h", func(c *config, v string) error {
+	{"data", "data `DIR`ectory (default " + defaultData + ")", func(c *config, v string) error { c.Data = v; return nil }},
+	{"listen", "`ADDRESS` to listen on (default " + defaultListen + ")", func(c *config, v string) error { c.Listen = v; return nil }},
+	{"base-image", "root file system to import as image base on a first start (default base.tar.zst beside this program)",
+		func(c *config, v string) error { c.BaseImage = v; return nil }},
+	{"lease-max", "total life of a sandbox (default and at most 24h)", func(c *config, v string) error {
 		d, err := time.ParseDuration(v)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration like 90s or 24h", v)
+		}
 		c.Lease.Max = duration(d)
-		return err
+		return nil
 	}},
-	{"network-range", "private IPv4 range that sandbox addresses come from", func(c *config, v string) error { c.Network.Range = v; return nil }},
+	{"network-range", "private IPv4 range that sandbox addresses come from (default " + hostnet.RangeDefault + ")",
+		func(c *config, v string) error { c.Network.Range = v; return nil }},
 	{"network-allow-private", "private CIDRs that sandboxes may reach, separated by commas", func(c *config, v string) error {
 		c.Network.AllowPrivate = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
@@ -118,16 +126,24 @@ func (s setting) env() string {
 	return "DAYFLY_" + strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))
 }
 
-// addSettings gives cmd the flags of every setting, and --config.
-func addSettings(cmd *cobra.Command) {
-	cmd.Flags().String("config", "", "YAML file with settings (environment DAYFLY_CONFIG)")
+// addSettings gives cmd the flags of every setting, and --config. Its help shows those named, or all when none is.
+func addSettings(cmd *cobra.Command, shown ...string) {
+	cmd.Flags().String("config", "", "YAML `FILE` with settings (environment DAYFLY_CONFIG)")
 	for _, s := range settings {
 		cmd.Flags().String(s.flag, "", s.help+" (environment "+s.env()+")")
+		if len(shown) > 0 && !slices.Contains(shown, s.flag) {
+			_ = cmd.Flags().MarkHidden(s.flag) // it exists
+		}
 	}
 }
 
-// loadConfig merges defaults, file, environment and flags, each overriding the one before.
+// loadConfig merges defaults, file, environment and flags, each overriding the one before. Its errors are wrong uses.
 func loadConfig(cmd *cobra.Command) (config, error) {
+	c, err := mergeConfig(cmd)
+	return c, cli.Misuse(cmd, err)
+}
+
+func mergeConfig(cmd *cobra.Command) (config, error) {
 	c := config{Data: defaultData, Listen: defaultListen, Disk: diskConfig{Pool: "auto", Quota: "auto"}, Log: logConfig{Level: "info"}}
 	file, _ := cmd.Flags().GetString("config")
 	if file == "" {
@@ -169,10 +185,26 @@ func (c *config) readFile(path string) error {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("config file %s: %w", path, err)
+		return fmt.Errorf("config file %s: %s", path, plainYAML(err))
 	}
 	c.file = path
 	return nil
+}
+
+// goType is how the YAML library names the type that a key or value does not fit.
+var goType = regexp.MustCompile(` (not found )?in(to)? (type )?(main|\[\]|map)[^ \n]*|into \S+$`)
+
+// plainYAML gives the library's text without its names of Go types.
+func plainYAML(err error) string {
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), "yaml: ")
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(goType.ReplaceAllString(line, ""))
+		if strings.Contains(line, "not found in type") {
+			lines[i] += " is no setting"
+		}
+	}
+	return strings.Join(lines, "; ")
 }
 
 // check refuses settings that could not work, before anything is touched.
@@ -185,8 +217,11 @@ func (c *config) check() error {
 	if d := time.Duration(c.Lease.Max); d < 0 || d > 24*time.Hour {
 		return fmt.Errorf("lease.max %s: it must be between 0 and 24h", d)
 	}
-	if _, err := c.allowPrivate(); err != nil {
+	if _, err := networkOptions(*c, "", 0); err != nil {
 		return err
+	}
+	if min(c.Disk.SizeGB, c.Sandbox.PIDs, c.Sandbox.MaxLive) < 0 {
+		return errors.New("disk.size_gb, sandbox.pids and sandbox.max_live must not be negative")
 	}
 	for _, one := range []struct {
 		name, value string

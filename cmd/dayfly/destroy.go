@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,26 +35,26 @@ const (
 // destroyAll ends every sandbox of a data directory's installation and takes everything of it out of the kernel, with no
 // server running. It does every step and joins the errors, and can be repeated. Machines go by their control groups, so it
 // needs no record and no driver.
-func destroyAll(ctx context.Context, cfg config, purge bool, say io.Writer) error {
+func destroyAll(ctx context.Context, cfg config, purge bool, say io.Writer) (ended int, err error) {
 	b, err := os.ReadFile(filepath.Join(cfg.Data, installationFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(say, "nothing of Dayfly is in %s\n", cfg.Data)
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the installation id: %w", err)
+		return 0, fmt.Errorf("read the installation id: %w", err)
 	}
 	lock, err := lockServer(cfg.Data) // no server may start meanwhile
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer lock.Close()
 	d := destroyer{cfg: cfg, installation: strings.TrimSpace(string(b)), say: say}
 	if d.cgroups, err = cgroup.Detect("/"); err != nil {
-		return err
+		return 0, err
 	}
-	if err := d.endMachines(ctx); err != nil {
-		return err // never pull disk and network from under what lives
+	if ended, err = d.endMachines(ctx); err != nil {
+		return ended, err // never pull disk and network from under what lives
 	}
 	d.record(ctx)
 	err = errors.Join(d.clearLeases(), d.removeNetwork(ctx), d.removePool(ctx), d.removeRunFiles())
@@ -62,7 +63,7 @@ func destroyAll(ctx context.Context, cfg config, purge bool, say io.Writer) erro
 	if err == nil && purge {
 		err = d.purge()
 	}
-	return err
+	return ended, err
 }
 
 type destroyer struct {
@@ -72,11 +73,11 @@ type destroyer struct {
 	say          io.Writer
 }
 
-// endMachines kills every control group of the installation.
-func (d *destroyer) endMachines(ctx context.Context) error {
+// endMachines kills every control group of the installation and tells how many there were.
+func (d *destroyer) endMachines(ctx context.Context) (int, error) {
 	ids, err := d.cgroups.List(d.installation)
 	if err != nil {
-		return fmt.Errorf("look for machines: %w", err)
+		return 0, fmt.Errorf("look for machines: %w", err)
 	}
 	var g errgroup.Group
 	g.SetLimit(destroyParallel)
@@ -95,10 +96,10 @@ func (d *destroyer) endMachines(ctx context.Context) error {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return err
+		return 0, err
 	}
 	fmt.Fprintf(d.say, "ended %d sandboxes\n", len(ids))
-	return nil
+	return len(ids), nil
 }
 
 // record closes the records of what was ended. A database that cannot be opened keeps nothing from being destroyed.
@@ -195,13 +196,43 @@ func (d *destroyer) removeRunRoot() error {
 	return nil
 }
 
-// purge empties the data directory. The directory itself stays if it is not ours to make again.
+// purge removes what Dayfly made in the data directory, and the directory itself if nothing else is in it: an operator may
+// have pointed --data at a directory that holds more.
 func (d *destroyer) purge() error {
-	if err := os.RemoveAll(d.cfg.Data); err != nil {
+	entries, err := os.ReadDir(d.cfg.Data)
+	if err != nil {
 		return fmt.Errorf("purge the data directory: %w", err)
+	}
+	var errs []error
+	others := 0
+	for _, e := range entries {
+		if !ownName(e.Name()) {
+			others++
+			continue
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(d.cfg.Data, e.Name())))
+	}
+	if others == 0 {
+		errs = append(errs, os.Remove(d.cfg.Data))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("purge the data directory: %w", err)
+	}
+	if others > 0 {
+		fmt.Fprintf(d.say, "removed what is Dayfly's from %s; %d other entries stay\n", d.cfg.Data, others)
+		return nil
 	}
 	fmt.Fprintf(d.say, "removed %s\n", d.cfg.Data)
 	return nil
+}
+
+// ownName tells whether an entry of a data directory is Dayfly's. A file that was being replaced ends in .new.
+func ownName(name string) bool {
+	name = strings.TrimSuffix(name, ".new")
+	return slices.Contains([]string{
+		installationFile, nodeFile, imagesDir, stateDir, logsDir, serverLockFile, serverInfoFile, adminKeyFile,
+		"leases", "warden", "pool", "pool.img", "plain",
+	}, name) || strings.HasPrefix(name, databaseFile) // with its -wal and -shm
 }
 
 func emptyDir(dir string) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/cli"
+	"dayfly.dev/dayfly/internal/disk/btrfs"
 )
 
 // verdict is how a check of the host ended.
@@ -53,7 +54,7 @@ func doctorCommand() *cobra.Command {
 		Short:   "Check what this host can do, and say what to install",
 		Long:    "Check what this host can do: kernel, cgroups, disk, network, and each isolation driver, with what to\ninstall or change where something is missing. It changes nothing. Exit code 1 if no sandbox could start.",
 		Example: "  sudo dayfly doctor\n  sudo dayfly doctor -o json",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -65,20 +66,20 @@ func doctorCommand() *cobra.Command {
 			}
 			for _, f := range found {
 				if f.Verdict == verdictFail {
-					return errQuiet
+					return cli.ErrSaid
 				}
 			}
 			return nil
 		},
 	}
-	addSettings(cmd)
+	addSettings(cmd, "data", "listen", "network-range", "network-allow-private", "disk-pool", "disk-quota")
 	return cmd
 }
 
 // report prints findings as text or JSON.
 func report(cmd *cobra.Command, found []finding) error {
 	if asJSON(cmd) {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"checks": found})
+		return cli.WriteJSON(cmd.OutOrStdout(), map[string]any{"checks": found})
 	}
 	for _, f := range found {
 		fmt.Fprintf(cmd.OutOrStdout(), "%-8s %-22s %s\n", f.Verdict, f.Check, f.Detail)
@@ -92,7 +93,7 @@ func report(cmd *cobra.Command, found []finding) error {
 // examine runs every check. None depends on another's outcome.
 func examine(ctx context.Context, cfg config) []finding {
 	found := []finding{
-		checkRoot(), checkKernel(), checkCgroups(), checkFilesystem("overlay"), checkBtrfs(), checkQuota(cfg),
+		checkRoot(), checkKernel(), checkCgroups(), checkFilesystem("overlay"), checkBtrfs(cfg), checkQuota(cfg),
 		checkUserNamespaces(), checkKVM(), checkSpace(cfg), checkListen(cfg),
 	}
 	found = append(found, checkNetwork(ctx, cfg)...)
@@ -153,27 +154,28 @@ func checkFilesystem(name string) finding {
 	return fail(name, "the kernel has no "+name, "use a stock distribution kernel")
 }
 
-func checkBtrfs() finding {
-	f := checkFilesystem("btrfs")
-	if f.Verdict == verdictFail {
-		return warn("btrfs", "the kernel has no btrfs: the disk pool will be plain, and disk limits off", "use a stock distribution kernel")
-	}
-	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
-		return warn("btrfs", "mkfs.btrfs is missing: the disk pool will be plain, and disk limits off", "apt-get install btrfs-progs")
+func checkBtrfs(cfg config) finding {
+	r := btrfs.Probe(cfg.Data)
+	if !r.Works {
+		return warn("btrfs", strings.Join(r.Reasons, " ")+" The disk pool will be plain, and disk limits off.", r.Install...)
 	}
 	return ok("btrfs", "kernel and tools are there")
 }
 
 func checkQuota(cfg config) finding {
-	var major, minor int
-	_, _ = fmt.Sscanf(kernelRelease(), "%d.%d", &major, &minor)
-	if cfg.Disk.Quota != "auto" {
-		return ok("disk limits", "%s quotas, as set", cfg.Disk.Quota)
+	const check = "disk limits"
+	r := btrfs.Probe(cfg.Data)
+	switch {
+	case cfg.Disk.Pool == "plain":
+		return warn(check, "off: the disk pool is set to plain")
+	case !r.Works:
+		return warn(check, "off: see btrfs")
+	case cfg.Disk.Quota != "auto":
+		return ok(check, "%s quotas, as set", cfg.Disk.Quota)
+	case r.Quota == btrfs.QuotaSimple:
+		return ok(check, "simple quotas")
 	}
-	if major > 6 || major == 6 && minor >= 7 {
-		return ok("disk limits", "simple quotas")
-	}
-	return ok("disk limits", "classic quotas (simple ones need kernel 6.7)")
+	return ok(check, "classic quotas (simple ones need kernel 6.7)")
 }
 
 func checkUserNamespaces() finding {
@@ -243,16 +245,16 @@ func checkListen(cfg config) finding {
 	return fail("listen address", err.Error(), "choose another with --listen")
 }
 
-// tail reads at most the last max bytes of a file, for error texts.
-func tail(path string, max int64) string {
+// tail reads at most the last most bytes of a file after offset begin, for error texts.
+func tail(path string, begin, most int64) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > max {
-		_, _ = f.Seek(-max, io.SeekEnd)
+	if info, err := f.Stat(); err == nil {
+		begin = max(begin, info.Size()-most)
 	}
-	b, _ := io.ReadAll(io.LimitReader(f, max))
+	b, _ := io.ReadAll(io.NewSectionReader(f, begin, most))
 	return string(b)
 }

@@ -12,6 +12,9 @@ import (
 
 // checkNetwork tries the whole network in a namespace of its own.
 func checkNetwork(ctx context.Context, cfg config) []finding {
+	if os.Geteuid() != 0 {
+		return []finding{fail("network", "cannot be tried without root", "run it with sudo")}
+	}
 	o, err := networkOptions(cfg, dayfly.NewInstallation(), 0)
 	if err != nil {
 		return []finding{fail("network", err.Error())}

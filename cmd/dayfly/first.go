@@ -53,7 +53,9 @@ func ensureBase(ctx context.Context, cfg config, h *host, plane *control.Plane, 
 		return err
 	}
 	if path == "" {
-		log.Warn("no base image found; sandboxes need one: build it with `make image`, or import one with `dayfly images import base FILE`")
+		const note = "no base image was found, and sandboxes need one: import one with `dayfly images import base FILE`"
+		log.Warn(note)
+		h.notes = append(h.notes, note)
 		return nil
 	}
 	f, err := os.Open(path)

@@ -39,6 +39,7 @@ type host struct {
 	unpacked     *image.Store
 	images       images
 	node         *node.Manager
+	notes        []string // what works with less, one sentence each, for whoever started the server
 	undo         cleanup.Stack
 }
 
@@ -71,15 +72,15 @@ func openHost(ctx context.Context, cfg config, log *slog.Logger) (*host, error) 
 		return nil, err
 	}
 	if h.store, err = store.Open(ctx, filepath.Join(cfg.Data, databaseFile), store.Options{}); err != nil {
-		return nil, explainStart(err)
+		return nil, err
 	}
 	h.undo.Add(func() { logClose(log, "database", h.store.Close()) })
 	if h.unpacked, err = image.Open(ctx, filepath.Join(cfg.Data, imagesDir)); err != nil {
 		return nil, fmt.Errorf("open the images: %w", err)
 	}
-	pool, err := openPool(ctx, cfg, log)
+	pool, err := h.openPool(ctx, cfg, log)
 	if err != nil {
-		return nil, explainStart(err)
+		return nil, err
 	}
 	h.undo.Add(func() { logClose(log, "disk pool", pool.Close()) })
 	block, net, err := h.openNetwork(ctx, cfg, cgroups, log)
@@ -177,7 +178,7 @@ func (h *host) openNetwork(ctx context.Context, cfg config, cgroups cgroup.Host,
 		},
 	})
 	if err != nil {
-		return block, nil, explainStart(err)
+		return block, nil, err
 	}
 	o, err := networkOptions(cfg, h.installation, block.Number)
 	if err != nil {
@@ -186,7 +187,7 @@ func (h *host) openNetwork(ctx context.Context, cfg config, cgroups cgroup.Host,
 	o.Log = log
 	net, err := hostnet.Open(ctx, o)
 	if err != nil {
-		return block, nil, explainStart(fmt.Errorf("open the network: %w", err))
+		return block, nil, fmt.Errorf("open the network: %w", err)
 	}
 	h.undo.Add(func() { logClose(log, "network", net.Close()) })
 	return block, net, nil
@@ -206,7 +207,7 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 	}
 	drivers, err := driver.All(driver.Options{Installation: h.installation, Scratch: runDir})
 	if err != nil {
-		return explainStart(err)
+		return err
 	}
 	h.undo.Add(func() { logClose(log, "drivers", driver.Close(drivers)) })
 	list := make([]dayfly.Driver, len(drivers))
@@ -220,18 +221,6 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 	})
 	h.undo.Add(h.node.Close)
 	return nil
-}
-
-// explainStart turns an error that a user may read into one line with its hint.
-func explainStart(err error) error {
-	e := dayfly.AsError(err)
-	if e.Code == dayfly.CodeInternal {
-		return err
-	}
-	if e.Hint != "" {
-		return fmt.Errorf("%w\nhint: %s", err, e.Hint)
-	}
-	return err
 }
 
 func logClose(log *slog.Logger, what string, err error) {

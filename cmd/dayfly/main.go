@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -13,9 +12,6 @@ import (
 
 // version is set by the build.
 var version = "unknown"
-
-// errQuiet ends a command with exit code 1 when everything was said already.
-var errQuiet = errors.New("")
 
 func main() {
 	root := cli.Root(cli.Options{

@@ -11,10 +11,11 @@ import (
 )
 
 // openPool opens the disk pool that the settings ask for. auto takes btrfs where it works, else plain, and says so.
-func openPool(ctx context.Context, cfg config, log *slog.Logger) (dayfly.Pool, error) {
+func (h *host) openPool(ctx context.Context, cfg config, log *slog.Logger) (dayfly.Pool, error) {
 	if cfg.Disk.Pool == "auto" {
 		if r := btrfs.Probe(cfg.Data); !r.Works {
 			log.Warn("disk limits are off: the pool is plain", "reasons", r.Reasons, "install", r.Install)
+			h.notes = append(h.notes, "disk limits are off; `dayfly doctor` says what to install")
 			cfg.Disk.Pool = "plain"
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/reserve"
 )
 
@@ -30,7 +31,8 @@ type serverInfo struct {
 func lockServer(dataDir string) (*os.File, error) {
 	f, err := reserve.Lock(filepath.Join(dataDir, serverLockFile))
 	if errors.Is(err, reserve.ErrHeld) {
-		return nil, fmt.Errorf("another server already uses the data directory %s\nhint: `dayfly status` shows it; choose another with --data", dataDir)
+		return nil, dayfly.Errorf(dayfly.CodeConflict, "another server already uses the data directory %s", dataDir).
+			WithHint("`dayfly status` shows it; choose another with --data")
 	}
 	return f, err
 }
@@ -51,6 +53,14 @@ func runningServer(dataDir string) (serverInfo, bool) {
 		_ = json.Unmarshal(b, &info)
 	}
 	return info, true
+}
+
+// needRoot refuses what only root can do.
+func needRoot(what string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return dayfly.Errorf(dayfly.CodeForbidden, "%s needs root", what).WithHint("run it with sudo")
 }
 
 // writeServerInfo says where this server listens.

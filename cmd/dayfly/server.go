@@ -10,17 +10,44 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/api"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/hostnet"
 )
+
+// serverUmask keeps the modes that this program asks for: the agents read files that the server makes for them.
+const serverUmask = 0o022
 
 // drainTimeout is how long a stopping server lets requests finish.
 const drainTimeout = 10 * time.Second
+
+// settingsLong describes the config file.
+const settingsLong = `A setting is taken from its flag, else from its environment variable, else from the config file, which is YAML. With
+every setting at its default, it says:
+
+  data: /var/lib/dayfly
+  listen: 127.0.0.1:2424
+  base_image: ""                # beside this program
+  lease: {max: 24h}
+  network: {range: ` + hostnet.RangeDefault + `, allow_private: []}
+  disk: {pool: auto, quota: auto, size_gb: 0, discard: false}    # size_gb 0: from the free space
+  sandbox:
+    pids: 2048                  # processes and threads at once
+    max_live: 100               # quota of accounts made from now on
+    sizes:
+      small: {vcpu: 1, memory_mb: 1024, disk_mb: 8192}
+      medium: {vcpu: 2, memory_mb: 4096, disk_mb: 16384}
+      large: {vcpu: 4, memory_mb: 8192, disk_mb: 32768}
+  log: {level: info}`
 
 func serverCommand() *cobra.Command {
 	var newKey bool
@@ -29,9 +56,9 @@ func serverCommand() *cobra.Command {
 		Short: "Run the server in the foreground",
 		Long: "Run the server, which is also this machine's node, in the foreground. A first start with an empty data directory\n" +
 			"creates everything: database, first key (file admin.key), disk pool, base image. It needs root. `dayfly up` does\n" +
-			"the same in the background. Stopping it stops no sandbox.",
-		Example: "  sudo dayfly server --data /srv/dayfly --listen 127.0.0.1:2525",
-		Args:    cobra.NoArgs,
+			"the same in the background. Stopping it stops no sandbox.\n\n" + settingsLong,
+		Example: "  sudo dayfly server --data /srv/dayfly --listen 127.0.0.1:2525\n  sudo dayfly server --config /etc/dayfly.yaml",
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -48,13 +75,15 @@ func serverCommand() *cobra.Command {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, cfg config) error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("the server needs root\nhint: run it with sudo")
+	if err := needRoot("the server"); err != nil {
+		return err
 	}
+	unix.Umask(serverUmask)
+	keepReadyFD()
 	log := newLogger(cfg.Log.Level)
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen: %w\nhint: choose another address with --listen", err)
+		return dayfly.Errorf(dayfly.CodeUnavailable, "cannot listen on %s", cfg.Listen).WithCause(err).WithHint("choose another address with --listen")
 	}
 	var undo cleanup.Stack
 	defer undo.Clean()
@@ -82,7 +111,7 @@ func serve(ctx context.Context, cfg config) error {
 	}
 	undo.Add(func() { _ = os.Remove(filepath.Join(cfg.Data, serverInfoFile)) })
 	log.Info("ready", "url", info.URL, "key", filepath.Join(cfg.Data, adminKeyFile), "version", version)
-	sayReady()
+	sayReady(h.notes)
 	select {
 	case <-ctx.Done():
 	case err := <-failed:
@@ -114,14 +143,21 @@ func drain(plane *control.Plane, srv *http.Server, log *slog.Logger) error {
 	return nil
 }
 
-// sayReady tells `dayfly up`, if that started us, that requests are taken.
-func sayReady() {
+// keepReadyFD keeps the descriptor that says "ready" from the processes that this one starts.
+func keepReadyFD() {
+	if fd, err := strconv.Atoi(os.Getenv(readyEnv)); err == nil && fd == readyFD {
+		unix.CloseOnExec(fd)
+	}
+}
+
+// sayReady tells `dayfly up`, if that started us, that requests are taken, and what a person should know.
+func sayReady(notes []string) {
 	fd, err := strconv.Atoi(os.Getenv(readyEnv))
-	if err != nil || fd < 3 {
+	if err != nil || fd != readyFD {
 		return
 	}
 	f := os.NewFile(uintptr(fd), "ready")
-	_, _ = f.WriteString("ready\n")
+	_, _ = f.WriteString(strings.Join(append([]string{readyWord}, notes...), "\n") + "\n")
 	_ = f.Close()
 }
 

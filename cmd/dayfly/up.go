@@ -1,19 +1,21 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cli"
 )
 
 // Waits of up and down.
@@ -26,6 +28,9 @@ const (
 // readyFD is the descriptor on which a server started by up says that it is ready.
 const readyFD = 3
 
+// readyWord is the first line there; notes for people follow.
+const readyWord = "ready"
+
 // readyEnv tells the server to use readyFD.
 const readyEnv = "DAYFLY_READY_FD"
 
@@ -36,10 +41,13 @@ func upCommand() *cobra.Command {
 		Long: "Start a server for this machine in the background and wait until it is ready. Where one runs already, it only\n" +
 			"says so. It prints where the server listens and where its first key is.",
 		Example: "  sudo dayfly up\n  sudo dayfly up --data /srv/dayfly --listen 127.0.0.1:2525",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
+				return err
+			}
+			if err := needRoot("up"); err != nil {
 				return err
 			}
 			if _, running := runningServer(cfg.Data); !running {
@@ -56,15 +64,15 @@ func upCommand() *cobra.Command {
 
 // startServer starts `dayfly server` in a session of its own and waits until it says that it is ready, or dies.
 func startServer(cmd *cobra.Command, cfg config) error {
-	if err := os.MkdirAll(filepath.Join(cfg.Data, logsDir), 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+	logFile, err := openLog(cfg.Data)
+	if err != nil {
+		return err
 	}
-	logPath := filepath.Join(cfg.Data, logsDir, serverLog)
-	logFile, err := os.OpenFile(logPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	defer logFile.Close()
+	begin, err := logFile.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("open the server's log: %w", err)
 	}
-	defer logFile.Close()
 	ready, said, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
@@ -74,7 +82,7 @@ func startServer(cmd *cobra.Command, cfg config) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	server := exec.Command(exe, append([]string{"server"}, passOn(cmd)...)...)
+	server := exec.Command(exe, append([]string{"server"}, passOn(cmd, cfg)...)...)
 	server.Stdout, server.Stderr = logFile, logFile
 	server.ExtraFiles = []*os.File{said}
 	server.Env = append(os.Environ(), fmt.Sprintf("%s=%d", readyEnv, readyFD))
@@ -89,62 +97,90 @@ func startServer(cmd *cobra.Command, cfg config) error {
 	if err := ready.SetReadDeadline(time.Now().Add(upTimeout)); err != nil {
 		return err
 	}
-	line, err := bufio.NewReader(io.LimitReader(ready, 64)).ReadString('\n')
-	if line == "ready\n" {
+	b, err := io.ReadAll(io.LimitReader(ready, logTail))
+	if notes, ok := strings.CutPrefix(string(b), readyWord+"\n"); ok {
+		for line := range strings.Lines(notes) {
+			fmt.Fprint(cmd.ErrOrStderr(), "note: ", line)
+		}
 		return server.Process.Release()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("the server is not ready after %s; it goes on\nhint: see %s", upTimeout, logPath)
+		return dayfly.Errorf(dayfly.CodeUnavailable, "the server is not ready after %s; it goes on", upTimeout).WithHint("see %s", logFile.Name())
 	}
 	_ = server.Wait()
-	return fmt.Errorf("the server did not start; the end of %s says:\n%s", logPath, tail(logPath, logTail))
+	return dayfly.Errorf(dayfly.CodeUnavailable, "the server did not start:\n%s", strings.TrimSpace(tail(logFile.Name(), begin, logTail))).
+		WithHint("the whole log is %s", logFile.Name())
 }
 
-// passOn gives the settings' flags that were set, for the server's command line.
-func passOn(cmd *cobra.Command) []string {
-	var args []string
-	for _, name := range append([]string{"config"}, settingFlags()...) {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
-			args = append(args, "--"+name+"="+absolute(name, f.Value.String()))
+// openLog opens the log of background servers of a data directory for appending.
+func openLog(dataDir string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Join(dataDir, logsDir), 0o700); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dataDir, logsDir, serverLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the server's log: %w", err)
+	}
+	return f, nil
+}
+
+// passOn gives the settings' flags that were set, for the server's command line, and the paths among the settings wherever
+// they came from: the server runs in another working directory.
+func passOn(cmd *cobra.Command, cfg config) []string {
+	args := []string{"--data=" + cfg.Data}
+	if cfg.file != "" {
+		args = append(args, "--config="+absolute(cfg.file))
+	}
+	if cfg.BaseImage != "" {
+		args = append(args, "--base-image="+absolute(cfg.BaseImage))
+	}
+	for _, s := range settings {
+		if s.flag == "data" || s.flag == "base-image" {
+			continue
+		}
+		if f := cmd.Flags().Lookup(s.flag); f != nil && f.Changed {
+			args = append(args, "--"+s.flag+"="+f.Value.String())
 		}
 	}
 	return args
 }
 
-// absolute makes the paths among the settings independent of the working directory.
-func absolute(flag, value string) string {
-	switch flag {
-	case "config", "data", "base-image":
-		if abs, err := filepath.Abs(value); err == nil {
-			return abs
-		}
+// absolute makes a path independent of the working directory.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
 	}
-	return value
-}
-
-func settingFlags() []string {
-	names := make([]string, len(settings))
-	for i, s := range settings {
-		names[i] = s.flag
-	}
-	return names
+	return path
 }
 
 func printServer(cmd *cobra.Command, cfg config) error {
 	info, running := runningServer(cfg.Data)
 	keyPath := filepath.Join(cfg.Data, adminKeyFile)
 	if asJSON(cmd) {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{
+		return cli.WriteJSON(cmd.OutOrStdout(), map[string]any{
 			"running": running, "url": info.URL, "pid": info.PID, "version": info.Version, "data": cfg.Data, "key_file": keyPath,
 		})
 	}
 	out := cmd.OutOrStdout()
 	if !running {
-		fmt.Fprintf(out, "no server runs on %s\nhint: start one with `dayfly up`\n", cfg.Data)
+		fmt.Fprintf(out, "no server runs on %s\nhint: start one with `sudo dayfly up`\n", cfg.Data)
+		return nil
+	}
+	if info.PID == 0 {
+		fmt.Fprintf(out, "a server uses %s, but does not say where it listens\nhint: run this with sudo; a server that starts says so in a moment\n", cfg.Data)
 		return nil
 	}
 	fmt.Fprintf(out, "URL   %s\nKey   %s\nData  %s\nPID   %d\n", info.URL, keyPath, cfg.Data, info.PID)
 	return nil
+}
+
+// downResult is the end of a server with -o json.
+type downResult struct {
+	Data      string `json:"data"`
+	Stopped   bool   `json:"stopped"` // a server ran
+	Destroyed bool   `json:"destroyed"`
+	Ended     int    `json:"ended"` // sandboxes, by --destroy
+	Purged    bool   `json:"purged"`
 }
 
 func downCommand() *cobra.Command {
@@ -157,47 +193,56 @@ func downCommand() *cobra.Command {
 			"devices, network, processes; this works with no server running, too. Database, keys and images stay in the data\n" +
 			"directory for the next start, unless --purge removes them as well.",
 		Example: "  sudo dayfly down\n  sudo dayfly down --destroy --data /srv/dayfly",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
-			if err := stopServer(cmd, cfg); err != nil {
+			if err := needRoot("down"); err != nil {
 				return err
 			}
-			if all || purge {
-				return destroyAll(cmd.Context(), cfg, purge, cmd.ErrOrStderr())
+			done := downResult{Data: cfg.Data, Destroyed: all || purge, Purged: purge}
+			if done.Stopped, err = stopServer(cmd, cfg); err != nil {
+				return err
+			}
+			if done.Destroyed {
+				if done.Ended, err = destroyAll(cmd.Context(), cfg, purge, cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
+			if asJSON(cmd) {
+				return cli.WriteJSON(cmd.OutOrStdout(), done)
 			}
 			return nil
 		},
 	}
-	addSettings(cmd)
+	addSettings(cmd, "data")
 	cmd.Flags().BoolVar(&all, "destroy", false, "end every sandbox and take everything out of the kernel")
 	cmd.Flags().BoolVar(&purge, "purge", false, "with --destroy: remove the data directory's content, keys and images too")
 	return cmd
 }
 
-// stopServer asks the running server to stop and waits for its end, without polling.
-func stopServer(cmd *cobra.Command, cfg config) error {
+// stopServer asks the running server to stop and waits for its end, without polling. It tells whether one ran.
+func stopServer(cmd *cobra.Command, cfg config) (bool, error) {
 	info, running := runningServer(cfg.Data)
 	if !running {
 		fmt.Fprintf(cmd.ErrOrStderr(), "no server runs on %s\n", cfg.Data)
-		return nil
+		return false, nil
 	}
 	if info.PID <= 1 {
-		return fmt.Errorf("a server holds %s but has not said its process id; try again in a moment", cfg.Data)
+		return false, fmt.Errorf("a server holds %s but has not said its process id; try again in a moment", cfg.Data)
 	}
 	fd, err := unix.PidfdOpen(info.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("watch the server: %w", err)
+		return false, fmt.Errorf("watch the server: %w", err)
 	}
 	defer unix.Close(fd)
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("stop the server: %w", err)
+		return false, fmt.Errorf("stop the server: %w", err)
 	}
 	deadline := time.Now().Add(downTimeout)
 	for {
@@ -206,10 +251,10 @@ func stopServer(cmd *cobra.Command, cfg config) error {
 			continue
 		}
 		if n == 0 {
-			return fmt.Errorf("the server (process %d) is still stopping after %s", info.PID, downTimeout)
+			return false, fmt.Errorf("the server (process %d) is still stopping after %s", info.PID, downTimeout)
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "the server has stopped")
-		return err
+		return true, err
 	}
 }
 
@@ -218,7 +263,7 @@ func statusCommand() *cobra.Command {
 		Use:     "status",
 		Short:   "Tell whether a server runs on this machine, and where",
 		Example: "  dayfly status\n  dayfly status -o json",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -228,11 +273,11 @@ func statusCommand() *cobra.Command {
 				return err
 			}
 			if !serverLocked(cfg.Data) {
-				return errQuiet
+				return cli.ErrSaid
 			}
 			return nil
 		},
 	}
-	addSettings(cmd)
+	addSettings(cmd, "data")
 	return cmd
 }

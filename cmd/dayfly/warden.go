@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/clock"
 	"dayfly.dev/dayfly/internal/warden"
 )
@@ -17,7 +18,7 @@ func wardenCommand() *cobra.Command {
 		Long: "Hold the leases of this machine's sandboxes: end each at its deadline, whatever else is dead. The server starts it\n" +
 			"and it outlives the server; nobody needs to run it by hand. It leaves when no lease is left and no server runs.",
 		Example: "  sudo dayfly warden --data /var/lib/dayfly",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd)
 			if err != nil {
@@ -36,7 +37,7 @@ func wardenCommand() *cobra.Command {
 			return nil
 		},
 	}
-	addSettings(cmd)
+	addSettings(cmd, "data", "log-level")
 	cmd.Flags().BoolVar(&replace, "replace", false, "take over from a warden that runs already")
 	return cmd
 }
