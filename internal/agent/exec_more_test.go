@@ -332,6 +332,7 @@ func TestCommandsAreIndependent(t *testing.T) {
 }
 
 func TestTimeoutIsPrompt(t *testing.T) {
+	t.Parallel()
 	m := startAgent(t, options{cgroup: os.Getuid() == 0})
 	late := filepath.Join(m.home, "late")
 	s := shell("sleep 2; touch " + late)
@@ -375,6 +376,7 @@ func TestSignals(t *testing.T) {
 }
 
 func TestBackgroundChildLives(t *testing.T) {
+	t.Parallel()
 	inEachMode(t, func(t *testing.T, m *machine) {
 		s := shell("(for i in $(seq 300); do echo $i; sleep 0.01; done; echo done > finished) & echo started")
 		if r := m.run(t, s); out(r.Stdout) != "started\n" && out(r.Stdout) != "started\n1\n" && out(r.Stdout) != "1\nstarted\n" {

@@ -54,6 +54,7 @@ func TestRunResults(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	inEachMode(t, func(t *testing.T, m *machine) {
 		for _, tt := range []struct{ name, command string }{
 			{"bug 1: TERM ignored by a child", `(trap "" TERM; exec -a dayfly-victim sleep 407) & echo out; sleep 409`},

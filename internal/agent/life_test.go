@@ -18,8 +18,7 @@ import (
 )
 
 func TestOwnClock(t *testing.T) {
-	grant := filepath.Join(t.TempDir(), "grant")
-	write := func(s string) {
+	write := func(grant, s string) {
 		if err := os.WriteFile(grant+".new", []byte(s), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +36,9 @@ func TestOwnClock(t *testing.T) {
 		{"a missing grant does not", "", 3 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			write("1")
+			t.Parallel()
+			grant := filepath.Join(t.TempDir(), "grant")
+			write(grant, "1")
 			start := time.Now()
 			m := startAgent(t, options{config: agent.Config{Granted: time.Second, GrantFile: grant}})
 			stream, p, err := m.Start(t.Context(), shell("setsid sleep 1000 & echo $!; sleep 1000"), nil)
@@ -50,7 +51,7 @@ func TestOwnClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			child, _ := strconv.Atoi(strings.TrimSpace(string(o.Data)))
-			if write(tt.grant); tt.grant == "" {
+			if write(grant, tt.grant); tt.grant == "" {
 				_ = os.Remove(grant)
 			}
 			select {
