@@ -63,6 +63,7 @@ type Agent struct {
 	null     *os.File      // standard input of commands that were given none; nil when the machine has no /dev/null
 	disk     chan struct{} // slots for blocking reads and writes of files
 	idle     *idler
+	buffers  sync.Pool // of the pumps, so that a silent background child holds none
 	passwd   accountFile
 	group    accountFile
 	warm     chan struct{} // closed when all threads exist; nothing is served before
@@ -109,7 +110,8 @@ func newAgent(cfg Config) (*Agent, error) {
 	a := &Agent{
 		cfg: cfg, children: kids, table: newTable(retainBytes(cfg.MemoryBytes)), threads: newThreads(cfg.SwitchUser),
 		disk: make(chan struct{}, diskSlots), idle: newIdler(), warm: make(chan struct{}),
-		passwd: accountFile{name: "/etc/passwd"}, group: accountFile{name: "/etc/group"},
+		buffers: sync.Pool{New: func() any { return new([pumpBuffer]byte) }},
+		passwd:  accountFile{name: "/etc/passwd"}, group: accountFile{name: "/etc/group"},
 	}
 	if null, err := openNull(); err == nil {
 		a.null = null

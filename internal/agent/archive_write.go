@@ -41,6 +41,7 @@ func (a *Agent) WriteArchive(ctx context.Context, name string, r io.Reader) erro
 		defer u.close()
 		unpackErr = u.all(r)
 	})
+	a.children.settle() // what was unpacked can be executed from now on
 	if err == nil {
 		err = fileError(name, unpackErr)
 	}
@@ -191,20 +192,27 @@ func (u *unpacker) enter(rel string) (int, error) {
 	return fd, nil
 }
 
+// belowFlags open a directory only to reach what is in it.
+const belowFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
+
 // openBelow opens a directory below the root without following any link.
 func (u *unpacker) openBelow(rel string) (int, error) {
-	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
-	fd, err := openHow(u.root, rel, flags, 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
-	if err != unix.ENOSYS {
-		return fd, linkOrFile(u.root, rel, err)
+	fd, err := openHow(u.root, rel, belowFlags, 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	if err == unix.ENOSYS {
+		return u.walkBelow(rel)
 	}
-	fd, err = unix.Openat(u.root, ".", flags|unix.O_CLOEXEC, 0)
+	return fd, linkOrFile(u.root, rel, err)
+}
+
+// walkBelow is openBelow one name at a time.
+func (u *unpacker) walkBelow(rel string) (int, error) {
+	fd, err := unix.Openat(u.root, ".", belowFlags|unix.O_CLOEXEC, 0)
 	for part := range strings.SplitSeq(rel, "/") {
 		if err != nil {
 			return -1, err
 		}
 		var next int
-		next, err = unix.Openat(fd, part, flags|unix.O_CLOEXEC, 0)
+		next, err = unix.Openat(fd, part, belowFlags|unix.O_CLOEXEC, 0)
 		err = linkOrFile(fd, part, err)
 		_ = unix.Close(fd)
 		fd = next

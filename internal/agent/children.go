@@ -77,6 +77,12 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 	return nil
 }
 
+// settle waits until no fork is under way. A child holds copies of all descriptors until it executes its program.
+func (c *children) settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+}
+
 // retire notes that p's leader has ended. Its mark is used again once nothing bears it any more.
 func (c *children) retire(p *process) {
 	c.mu.Lock()

@@ -235,6 +235,45 @@ func TestAtomicReplace(t *testing.T) {
 	all.Wait()
 }
 
+func TestUploadedProgramsRun(t *testing.T) {
+	m := startAgent(t, options{})
+	mode := fs.FileMode(0o755)
+	stop := make(chan struct{})
+	var forks sync.WaitGroup
+	forks.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				m.run(t, argv("true"))
+			}
+		}
+	})
+	s := shell("while read f; do ./$f && echo $f; done")
+	s.OpenStdin = true
+	stream, p, err := m.Start(t.Context(), s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for i := range 100 {
+		name := fmt.Sprintf("prog%d", i)
+		if _, err := m.Write(t.Context(), name, &mode, strings.NewReader("#!/bin/true\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.WriteStdin(t.Context(), p.ID, strings.NewReader(name+"\n"), i == 99); err != nil {
+			t.Fatal(err)
+		}
+		o, err := stream.Next()
+		if err != nil || o.Kind != dayfly.OutputStdout {
+			t.Fatalf("program %d did not run: %+v %s, %v", i, o, o.Data, err)
+		}
+	}
+	close(stop)
+	forks.Wait()
+}
+
 var errBroken = errors.New("broken on purpose")
 
 type failing struct{}

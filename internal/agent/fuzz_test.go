@@ -101,3 +101,41 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+// TestWalkBelow: the two ways to a directory below the root agree.
+func TestWalkBelow(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"a/b", "c"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = os.Symlink("a", filepath.Join(dir, "link"))
+	_ = os.Symlink("/", filepath.Join(dir, "a", "root"))
+	_ = os.WriteFile(filepath.Join(dir, "file"), nil, 0o644)
+	root, err := makeDirs(dir + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(root)
+	u := &unpacker{root: root, parent: -1}
+	for _, tt := range []struct {
+		rel  string
+		want error
+	}{
+		{".", nil}, {"a", nil}, {"a/b", nil}, {"none", unix.ENOENT}, {"a/none/x", unix.ENOENT}, {"file", unix.ENOTDIR},
+		{"link", unix.ELOOP}, {"link/b", unix.ELOOP}, {"a/root", unix.ELOOP}, {"a/root/etc", unix.ELOOP},
+	} {
+		t.Run(tt.rel, func(t *testing.T) {
+			for name, open := range map[string]func(string) (int, error){"open": u.openBelow, "walk": u.walkBelow} {
+				fd, err := open(tt.rel)
+				if err != tt.want {
+					t.Errorf("%s gives %v, want %v", name, err, tt.want)
+				}
+				if err == nil {
+					_ = unix.Close(fd)
+				}
+			}
+		})
+	}
+}

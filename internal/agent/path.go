@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +29,6 @@ func absolute(home, name string) (string, error) {
 	return name, nil
 }
 
-// noOpenat2 is set once the kernel has said that it does not know openat2.
-var noOpenat2 atomic.Bool
-
 // open opens a path without ever following a magic link, such as those in /proc that lead out of the file system's names.
 func open(dir int, name string, flags int, mode uint32) (int, error) {
 	return openHow(dir, name, flags, mode, unix.RESOLVE_NO_MAGICLINKS)
@@ -40,21 +36,20 @@ func open(dir int, name string, flags int, mode uint32) (int, error) {
 
 func openHow(dir int, name string, flags int, mode uint32, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: resolve}
-	for !noOpenat2.Load() {
+	for {
 		fd, err := unix.Openat2(dir, name, &how)
-		switch err {
-		case unix.EINTR, unix.EAGAIN:
-			continue
-		case unix.ENOSYS:
-			noOpenat2.Store(true)
+		if err == unix.EINTR || err == unix.EAGAIN {
 			continue
 		}
-		return fd, err
+		if err != unix.ENOSYS {
+			return fd, err
+		}
+		break
 	}
 	if resolve&^unix.RESOLVE_NO_MAGICLINKS != 0 {
-		return -1, unix.ENOSYS // the caller walks by itself
+		return -1, unix.ENOSYS // the caller has a way of its own
 	}
-	for {
+	for { // a kernel without openat2 is older than what is supported, or no Linux; magic links are then checked as the user
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
 		if err != unix.EINTR {
 			return fd, err

@@ -225,8 +225,8 @@ func (p *process) pump(stream int) {
 func (p *process) readPipe(whenReady func(func(uintptr) bool) error, stream int, keep bool) (n int, err error) {
 	var readErr error
 	err = whenReady(func(fd uintptr) bool {
-		buf := pumpBuffers.Get().(*[pumpBuffer]byte)
-		defer pumpBuffers.Put(buf)
+		buf := p.agent.buffers.Get().(*[pumpBuffer]byte)
+		defer p.agent.buffers.Put(buf)
 		if n, readErr = readFull(int(fd), buf[:]); n == 0 && readErr == unix.EAGAIN {
 			return false
 		}
@@ -261,17 +261,14 @@ func readFull(fd int, buf []byte) (n int, err error) {
 	return n, nil
 }
 
-// pumpBuffers are shared by all pumps, so that a silent background child holds none.
-var pumpBuffers = sync.Pool{New: func() any { return new([pumpBuffer]byte) }}
-
 // drain keeps exactly what the pipe holds now: everything that was written before the leader's exit.
 func (p *process) drain(fd, stream int) {
 	left, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	if err != nil {
 		return
 	}
-	buf := pumpBuffers.Get().(*[pumpBuffer]byte)
-	defer pumpBuffers.Put(buf)
+	buf := p.agent.buffers.Get().(*[pumpBuffer]byte)
+	defer p.agent.buffers.Put(buf)
 	for left > 0 {
 		n, err := unix.Read(fd, buf[:min(left, pumpBuffer)])
 		if err == unix.EINTR {

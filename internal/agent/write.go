@@ -61,7 +61,7 @@ func (a *Agent) Write(ctx context.Context, name string, mode *fs.FileMode, r io.
 			t.undo()
 			return
 		}
-		info, stepErr = t.commit()
+		info, stepErr = t.commit(a.children.settle)
 	})
 	if err == nil {
 		err = runErr
@@ -247,15 +247,22 @@ func (t *target) dress(who rights, mode *fs.FileMode) error {
 	return nil
 }
 
-// commit puts the new file in place.
-func (t *target) commit() (dayfly.FileInfo, error) {
-	if t.temp != "" {
-		if err := unix.Renameat(t.dir, t.temp, t.dir, t.name); err != nil {
-			t.undo()
-			return dayfly.FileInfo{}, err
-		}
+// commit puts the new file in place. Before, it closes the file and lets settle wait until no child holds a copy of it: a
+// program cannot be executed while somebody may write it.
+func (t *target) commit(settle func()) (dayfly.FileInfo, error) {
+	info, err := describe(int(t.f.Fd()), t.path)
+	if closeErr := t.f.Close(); err == nil {
+		err = closeErr
 	}
-	return describe(int(t.f.Fd()), t.path)
+	t.f = nil
+	settle()
+	if err == nil && t.temp != "" {
+		err = unix.Renameat(t.dir, t.temp, t.dir, t.name)
+	}
+	if err != nil {
+		t.undo()
+	}
+	return info, err
 }
 
 // undo removes the new file.
