@@ -150,7 +150,7 @@ func (d *destroyer) removePool(ctx context.Context) error {
 }
 
 func (d *destroyer) removeRunFiles() error {
-	return os.RemoveAll(filepath.Join(runRoot, d.installation))
+	return removeRunDir(d.installation)
 }
 
 // endWarden asks the warden to leave; it does once no lease is left.

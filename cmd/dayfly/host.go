@@ -199,11 +199,9 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 	if err != nil {
 		return err
 	}
-	runDir := filepath.Join(runRoot, h.installation)
-	for _, dir := range []string{runRoot, runDir} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return fmt.Errorf("make the run directory: %w", err)
-		}
+	runDir, err := openRunDir(h.installation)
+	if err != nil {
+		return err
 	}
 	drivers, err := driver.All(driver.Options{Installation: h.installation, Scratch: runDir})
 	if err != nil {

@@ -36,7 +36,7 @@ func sources(cfg config, installation string) ([]node.Source, error) {
 			return networkObjects(ctx, cfg, installation)
 		}},
 		{Kind: "firewall", List: func(ctx context.Context) ([]node.Object, error) { return firewall(ctx, cfg, installation) }},
-		{Kind: "mount", List: func(context.Context) ([]node.Object, error) { return mounts(cfg.Data) }},
+		{Kind: "mount", List: func(context.Context) ([]node.Object, error) { return mounts(cfg.Data, runDirOf(installation)) }},
 		{Kind: "loop device", List: func(context.Context) ([]node.Object, error) { return loops(cfg.Data) }},
 	}
 	for _, pool := range []string{"pool", "plain"} { // of both technologies; one of them is there
@@ -158,8 +158,8 @@ func firewall(ctx context.Context, cfg config, installation string) ([]node.Obje
 	return out, nil
 }
 
-// mounts lists what is mounted below the data directory, in this mount namespace.
-func mounts(dataDir string) ([]node.Object, error) {
+// mounts lists what is mounted below the data directory and on the run directory, in this mount namespace.
+func mounts(dataDir, runDir string) ([]node.Object, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func mounts(dataDir string) ([]node.Object, error) {
 	var out []node.Object
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dataDir+"/") {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && (fields[4] == runDir || strings.HasPrefix(fields[4], dataDir+"/")) {
 			out = append(out, node.Object{Name: fields[4], Owner: node.OwnerInstallation})
 		}
 	}
