@@ -99,7 +99,7 @@ type setting struct {
 
 // settings lists them in the order of the help text.
 var settings = []setting{
-	{"data", "data `DIR`ectory (default " + defaultData + ")", func(c *config, v string) error { c.Data = v; return nil }},
+	{"data", "data directory `DIR` (default " + defaultData + ")", func(c *config, v string) error { c.Data = v; return nil }},
 	{"listen", "`ADDRESS` to listen on (default " + defaultListen + ")", func(c *config, v string) error { c.Listen = v; return nil }},
 	{"base-image", "root file system to import as image base on a first start (default base.tar.zst beside this program)",
 		func(c *config, v string) error { c.BaseImage = v; return nil }},
@@ -194,12 +194,16 @@ func (c *config) readFile(path string) error {
 // goType is how the YAML library names the type that a key or value does not fit.
 var goType = regexp.MustCompile(` (not found )?in(to)? (type )?(main|\[\]|map)[^ \n]*|into \S+$`)
 
+// misfit is how it says that a value is of a wrong kind.
+var misfit = regexp.MustCompile("cannot unmarshal !![a-z]+( `.*`)?")
+
 // plainYAML gives the library's text without its names of Go types.
 func plainYAML(err error) string {
 	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), "yaml: ")
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(goType.ReplaceAllString(line, ""))
+		lines[i] = misfit.ReplaceAllString(lines[i], "this setting takes no such value$1")
 		if strings.Contains(line, "not found in type") {
 			lines[i] += " is no setting"
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"dayfly.dev/dayfly"
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
@@ -36,7 +37,7 @@ func (a *app) machineFlags(cmd *cobra.Command) *machineFlags {
 	f.Int64Var(&m.options.DiskMB, "disk-mb", 0, "disk in MiB, instead of the size's")
 	f.StringArrayVar(&m.env, "env", nil, "environment `NAME=value`, or NAME to pass this command's own (repeatable)")
 	f.StringVar(&m.options.Image, "image", "", "image to start from (default base)")
-	f.StringVar(&m.options.Isolation, "isolation", "", "how to isolate it (default auto)")
+	f.StringVar(&m.options.Isolation, "isolation", "", "auto or linux (default auto: the strongest that this server has)")
 	f.StringVar(&m.options.Name, "name", "", "name, unique among your live sandboxes")
 	f.BoolVar(&m.options.NoInternet, "no-internet", false, "close all network but loopback")
 	f.StringArrayVar(&m.copies, "cp", nil, "copy `LOCAL:REMOTE` into it first, a file or a folder (repeatable)")
@@ -49,8 +50,8 @@ func (a *app) machineFlags(cmd *cobra.Command) *machineFlags {
 func (m *machineFlags) parse(a *app) (sdk.CreateOptions, []copyPair, error) {
 	o := m.options
 	var err error
-	if o.Timeout < 0 {
-		return o, nil, usagef("the timeout %s is negative", o.Timeout).withHint("write --timeout 15m")
+	if o.Timeout != 0 && (o.Timeout < dayfly.LeaseMin || o.Timeout > dayfly.LeaseCeiling) {
+		return o, nil, usagef("the timeout %s is not between 5s and 24h", o.Timeout).withHint("write --timeout 15m")
 	}
 	if o.Labels, err = parseLabels(m.labels); err != nil {
 		return o, nil, err

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -66,6 +68,19 @@ func quiet(code int) error {
 	return &failure{code: code}
 }
 
+// ErrSaid ends a command of the program's own with exit code 1 when it told everything already.
+var ErrSaid error = &failure{code: exitFailed}
+
+// Misuse gives err, which is or becomes text for the user, the exit code of a wrong use and a hint. nil stays nil.
+func Misuse(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	f := usagef("%v", err).at(cmd)
+	f.cause = err
+	return f
+}
+
 // ownFailure gives err the exit code of Dayfly's own failures in run and exec. Wrong use stays wrong use.
 func ownFailure(err error) error {
 	if err == nil {
@@ -91,7 +106,7 @@ func (a *app) advise(err error) error {
 	switch e.Code {
 	case sdk.CodeUnreachable:
 		if s, serr := a.settings(); serr == nil && onThisMachine(s.url) && isRefused(e) {
-			hint = "start one with `dayfly up`, or give its address with --url or " + sdk.EnvURL
+			hint = "start one with `sudo dayfly up`, or give its address with --url or " + sdk.EnvURL
 		} else if hint == "" || isRefused(e) {
 			hint = "check the address (--url, " + sdk.EnvURL + ") and that the server runs"
 		}
@@ -111,11 +126,15 @@ func (a *app) keyHint() string {
 	if err != nil {
 		return "check the API key"
 	}
+	keyFile := filepath.Join(s.data, "admin.key")
+	if _, err := os.Stat(keyFile); s.keyFrom == "" && onThisMachine(s.url) && errors.Is(err, fs.ErrNotExist) {
+		return "start a server with `sudo dayfly up`; for one that runs already, give its --data, or its --url and a key in " + sdk.EnvAPIKey
+	}
 	places := []string{"--api-key", sdk.EnvAPIKey}
 	if s.config != "" {
 		places = append(places, "api_key in "+s.config)
 	}
-	places = append(places, filepath.Join(s.data, "admin.key"))
+	places = append(places, keyFile)
 	text := "a key is looked for in " + strings.Join(places, ", then ")
 	if s.keyFrom != "" {
 		text += "; this one is from " + s.keyFrom

@@ -125,7 +125,7 @@ func (a *app) openArchive(name string) (f archive, total int64, err error) {
 func (a *app) imagesRm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Remove images",
-		Long:    "Rm removes images by name or id. Sandboxes that run on one go on. One that is gone already is a success.",
+		Long:    "Rm removes images by name or id. An image that sandboxes run on stays: end them first. One that is gone already is a success.",
 		Example: "  dayfly images rm tools", Args: atLeastOne("the image's NAME"), ValidArgsFunction: a.completeImages,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			client, err := a.client()

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -15,9 +16,12 @@ import (
 	"golang.org/x/term"
 )
 
-// writeJSON prints v, indented, with a final newline.
-func (a *app) writeJSON(v any) error {
-	enc := json.NewEncoder(a.Stdout)
+// writeJSON prints v on standard output.
+func (a *app) writeJSON(v any) error { return WriteJSON(a.Stdout, v) }
+
+// WriteJSON prints v, indented, with a final newline: the form of every answer with -o json.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)

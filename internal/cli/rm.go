@@ -133,7 +133,9 @@ func (a *app) tellRemoved(results []removal) error {
 	for _, r := range results {
 		switch {
 		case r.err != nil:
-			a.note("%s: %s", r.ID, r.Error)
+			if len(results) > 1 { // the only one's error ends the command, and is told there
+				a.note("%s: %s", r.ID, r.Error)
+			}
 			continue
 		case r.Status == "gone":
 			a.note("%s was gone already", r.ID)

@@ -53,9 +53,11 @@ const rootLong = `Dayfly gives every task a clean machine that is guaranteed to 
 
 Settings are taken from flags, then from the environment (DAYFLY_URL, DAYFLY_API_KEY, DAYFLY_DATA), then from the
 configuration file (keys url and api_key), then from the server of this machine: its address and its first key are
-found in the data directory, /var/lib/dayfly unless DAYFLY_DATA says otherwise.`
+found in the data directory, /var/lib/dayfly unless DAYFLY_DATA says otherwise. Only root may read that key: use sudo,
+or put a key into DAYFLY_API_KEY. The commands server, up, down, status, doctor, audit and warden have settings of
+their own and a file of their own for --config: see ` + "`dayfly server --help`" + `.`
 
-const rootExample = `  dayfly up
+const rootExample = `  sudo dayfly up
   dayfly run -- python3 -c 'print("hello")'
   dayfly run --cp .:work --timeout 30m -- sh -c 'cd work && make test'`
 
@@ -133,6 +135,9 @@ func (a *app) json() bool { return a.flags.output == outputJSON }
 func (a *app) do(fn func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error { return a.advise(fn(cmd, args)) }
 }
+
+// NoArgs is for commands of the program's own that take no argument.
+func NoArgs(cmd *cobra.Command, args []string) error { return exactly()(cmd, args) }
 
 // exactly is cobra.ExactArgs with a usage error that names what is missing.
 func exactly(names ...string) cobra.PositionalArgs {
