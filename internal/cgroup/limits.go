@@ -12,6 +12,9 @@ import (
 // cpuPeriodMicros is how often a group's CPU quota is renewed: the kernel's default.
 const cpuPeriodMicros = 100_000
 
+// socketShare is the part of a group's memory that network data may take besides, where v1 counts it apart: one in so many.
+const socketShare = 8
+
 // limitFile is one value to write. An optional file may be missing in a kernel.
 type limitFile struct {
 	controller string
@@ -53,6 +56,8 @@ func (g *Group) memoryFiles(limitBytes int64) []limitFile {
 		return []limitFile{ // memory and swap together never exceed memory alone
 			{"memory", "memory.limit_in_bytes", limit, false},
 			{"memory", "memory.memsw.limit_in_bytes", limit, true},
+			// Counts what TCP and UDP hold, which v1 otherwise takes from a pot that is the whole host's.
+			{"memory", "memory.kmem.tcp.limit_in_bytes", strconv.FormatInt(limitBytes/socketShare, 10), true},
 		}
 	}
 	return []limitFile{

@@ -75,7 +75,7 @@ func ownView(t *testing.T, s *suite) {
 	if got := m.run(t, asUser, "cat", "/proc/self/cgroup"); strings.Contains(got, m.spec.ID) || strings.Contains(got, "..") {
 		t.Errorf("sees the host's cgroups: %q", got)
 	}
-	if got := m.run(t, asUser, "nofile"); !strings.Contains(got, "core file size 0 0") {
+	if got := m.run(t, asUser, "nofile"); !strings.Contains(got, "core file size 1 1") {
 		t.Errorf("limits: %q", got)
 	}
 }

@@ -43,7 +43,10 @@ var operations = map[string]func(args []string) error{
 	"abstract": abstract,
 	"dial":     dial,
 	"nofile":   nofile,
-	"watchers": watchers,
+	"take":     take,
+	"queued":   queued,
+	"fill":     fill,
+	"segments": segments,
 }
 
 func main() {
@@ -174,6 +177,11 @@ func calls() map[string]func() error {
 		"foreign_abi":    raw(0x40000000),
 		"vsock":          socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0),
 		"alg":            socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
+		"packet":         socket(unix.AF_PACKET, unix.SOCK_RAW, 0),
+		"packet_old":     socket(unix.AF_INET, unix.SOCK_PACKET, 0),
+		"xdp":            socket(unix.AF_XDP, unix.SOCK_RAW, 0),
+		"io_setup":       raw(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(new(uint64)))),
+		"mqueue":         func() error { return openQueue("one") },
 		"tcp":            socket(unix.AF_INET, unix.SOCK_STREAM, 0),
 		"netlink":        socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),
 		"raw_socket":     socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
@@ -333,16 +341,4 @@ func nofile([]string) error {
 		}
 	}
 	return err
-}
-
-// watchers takes as many inotify instances as the kernel gives, prints how many, and stays.
-func watchers([]string) error {
-	n := 0
-	for {
-		if _, err := unix.InotifyInit1(0); err != nil {
-			fmt.Println(n)
-			return hold(nil)
-		}
-		n++
-	}
 }

@@ -33,7 +33,8 @@ func (b *boot) setLimits() error {
 	if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &open); err != nil { // syscall's: commands inherit it
 		return fmt.Errorf("limit open files to %d: %w", open.Max, err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+	// 1, not 0: a size of 1 also keeps the host's core_pattern program from being started, which 0 does not.
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("switch core files off: %w", err)
 	}
 	var stack unix.Rlimit

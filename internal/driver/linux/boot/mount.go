@@ -12,6 +12,7 @@ const (
 	attrsPlain = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	attrsPTS   = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
 	ttyGroup   = "5" // Debian's, Alpine's and Fedora's
+	shmShare   = 2   // one part in so many of the memory may be files in /dev/shm
 )
 
 // pseudo are the machine's kernel file systems, detached until the root is there. -1 is one that this kernel lacks.
@@ -149,12 +150,12 @@ func (b *boot) mountPseudo() error {
 	return nil
 }
 
-// shmSize limits /dev/shm to the machine's memory, which it counts against.
+// shmSize limits /dev/shm to a part of the machine's memory, which it counts against: no death of a process frees it.
 func shmSize(memoryBytes int64) string {
 	if memoryBytes <= 0 {
 		return "50%"
 	}
-	return strconv.FormatInt(memoryBytes, 10)
+	return strconv.FormatInt(memoryBytes/shmShare, 10)
 }
 
 // enterRoot makes the overlay this namespace's root and drops the host's tree. The working directory is the new root.

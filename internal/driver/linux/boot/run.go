@@ -66,6 +66,7 @@ var early = []step{
 
 // late steps run once the Config is here, in this order.
 var late = []step{
+	{"limit IPC memory", (*boot).limitIPC},
 	{"write files", (*boot).writeFiles},
 	{"mount root", (*boot).mountRoot},
 	{"mount file systems", (*boot).mountPseudo},

@@ -3,6 +3,8 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,21 +22,50 @@ var sysctls = []struct {
 	{"sys/net/ipv4/ip_unprivileged_port_start", "0", true},
 }
 
+// What System V objects may hold: they outlive the processes that made them, so killing those frees nothing.
+const (
+	segmentShare = 4        // one part in so many of the memory may be shared memory segments
+	queueShare   = 16       // and messages in queues
+	queueBytes   = 16 << 10 // of one queue, the kernel's default
+	queuesMax    = 32_000   // the kernel's default
+)
+
 // setSwitches sets the kernel's switches of this machine.
 func (b *boot) setSwitches() error {
 	for _, s := range sysctls {
-		fd, err := unix.Openat(b.mounts.proc, s.name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		if s.optional && errors.Is(err, unix.ENOENT) {
-			continue
+		if err := b.setSwitch(s.name, s.value, s.optional); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("open %s: %w", s.name, err)
-		}
-		_, err = unix.Write(fd, []byte(s.value))
-		_ = unix.Close(fd)
-		if err != nil {
-			return fmt.Errorf("set %s: %w", s.name, err)
-		}
+	}
+	return nil
+}
+
+// limitIPC keeps what no process owns well below the machine's memory.
+func (b *boot) limitIPC() error {
+	memory := b.cfg.Limits.MemoryBytes
+	if memory <= 0 {
+		return nil
+	}
+	pages := memory / segmentShare / int64(os.Getpagesize())
+	queues := min(queuesMax, memory/queueShare/queueBytes)
+	return errors.Join(
+		b.setSwitch("sys/kernel/shmall", strconv.FormatInt(pages, 10), true /* a kernel without System V objects */),
+		b.setSwitch("sys/kernel/msgmni", strconv.FormatInt(queues, 10), true),
+	)
+}
+
+func (b *boot) setSwitch(name, value string, optional bool) error {
+	fd, err := unix.Openat(b.mounts.proc, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if optional && errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	_, err = unix.Write(fd, []byte(value))
+	_ = unix.Close(fd)
+	if err != nil {
+		return fmt.Errorf("set %s: %w", name, err)
 	}
 	return nil
 }

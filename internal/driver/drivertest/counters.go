@@ -1,0 +1,76 @@
+package drivertest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
+)
+
+// ownCounters takes all of what the kernel counts for each user in one machine. A user namespace's use counts for its maker
+// too: had all machines the same one, the host's root, one machine could stop the others and the node itself.
+func ownCounters(t *testing.T, s *suite) {
+	for _, name := range []string{"inotify", "mqueue"} {
+		t.Run(name, func(t *testing.T) {
+			a, b := s.start(t), s.start(t)
+			if got := b.run(t, asRoot, "try", name); got != "ok" { // the control
+				t.Fatalf("before anything was taken: %s", got)
+			}
+			if got := a.background(t, asRoot, "take", name); got == "took 0" {
+				t.Fatal("the greedy machine got nothing")
+			}
+			if got := b.run(t, asRoot, "try", name); got != "ok" {
+				t.Errorf("another machine gets %s", got)
+			}
+			if name == "inotify" {
+				fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+				if err != nil {
+					t.Fatalf("the host gets %v", err)
+				}
+				_ = unix.Close(fd)
+			}
+		})
+	}
+}
+
+// queuedData lets the kernel keep network data that nobody reads. Every connection has a little of its own; what buffers
+// grow to beyond that counts.
+func queuedData(t *testing.T, s *suite) {
+	const limitMiB, connections = 128, 100
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.MemoryBytes = limitMiB << 20 })
+	r := m.exec(t, dayfly.ProcessSpec{Argv: []string{s.Inside, "queued", strconv.Itoa(connections)}})
+	if r.Exit.Signal == "KILL" {
+		return // for lack of memory: it counted
+	}
+	got, err := strconv.Atoi(output(r))
+	if err != nil || got < 1 {
+		t.Fatalf("queued %q MiB, exit %+v", r.Stdout.Head, r.Exit)
+	}
+	if got > limitMiB {
+		t.Errorf("a machine of %d MiB has %d MiB of network data in the kernel", limitMiB, got)
+	}
+}
+
+// sharedMemory fills what no process owns: killing processes would not free it, so it must stay below the machine's limit.
+func sharedMemory(t *testing.T, s *suite) {
+	c := s.driver.Probe(ctx(t))
+	if c.OOM != dayfly.OOMEndsCommand {
+		t.Skip("a lack of memory ends this driver's machines")
+	}
+	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.MemoryBytes = 128 << 20 })
+	for _, op := range [][]string{{"fill", "/dev/shm/full"}, {"segments"}} {
+		got, err := strconv.Atoi(output(m.exec(t, dayfly.ProcessSpec{Argv: append([]string{s.Inside}, op...)})))
+		if err != nil || got < 1 {
+			t.Errorf("%v: %d MiB, %v", op, got, err)
+		}
+	}
+	m.run(t, asUser, "true")
+	if u, err := m.Usage(ctx(t)); err != nil || u.OOMKills != 0 {
+		t.Errorf("usage %+v, %v: want no oom kill", u, err)
+	}
+}
+
+func output(r dayfly.Result) string { return strings.TrimSpace(string(r.Stdout.Head)) }
