@@ -28,6 +28,9 @@ type SandboxStore interface {
 	// start is replaced. CodeKeyReused: same key, other hash. CodeQuotaExceeded names limit and use in its details.
 	// CodeConflict: the name is taken by a live sandbox of the account (detail "sandbox": its id).
 	CreateSandbox(ctx context.Context, sb Sandbox, req *Request, maxLive int) (stored Sandbox, replayed bool, err error)
+	// ClaimedSandbox finds the sandbox that req would replay if it created one; found is false when it would make a new one.
+	// It changes nothing. CodeKeyReused: same key, other hash.
+	ClaimedSandbox(ctx context.Context, req Request) (sb Sandbox, found bool, err error)
 	// Sandbox reads one record; account "" reads any account's.
 	Sandbox(ctx context.Context, account, id string) (Sandbox, error)
 	// Sandboxes reads one page, newest first, in keyset order: deleting while iterating visits everything once.

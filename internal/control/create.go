@@ -4,14 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"dayfly.dev/dayfly"
 )
 
-// launch is one creation under way. It outlives the request that began it.
+// launch is one creation under way. It outlives the request that began it. It is announced before its record is stored, so
+// whoever finds the record of a sandbox that is being made finds its launch too.
 type launch struct {
+	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the record says running or ended
 	err    error         // why it failed, or nil; read it after done
@@ -21,34 +25,60 @@ type launch struct {
 // the creation goes on and its record tells the outcome. A replayed request gives its first sandbox as it is now.
 //
 // Errors: CodeInvalid, CodeSizeUnavailable, CodeNoCapacity, CodeQuotaExceeded, CodeConflict (name), CodeKeyReused,
-// CodeUnavailable, CodeInternal for a failed start. After any of them the idempotency key is free again.
+// CodeDiskFull, CodeUnavailable, CodeInternal for a failed start; after any of them the idempotency key is free again, as soon
+// as nothing of the failed start is left. CodeGone: the sandbox was ended before it was ready.
 func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbox) (Outcome[dayfly.Sandbox], error) {
-	if p.in(phaseDraining) {
-		return Outcome[dayfly.Sandbox]{}, errDraining
+	if err := p.refuses(); err != nil {
+		return Outcome[dayfly.Sandbox]{}, err
 	}
 	sb, im, err := p.plan(ctx, who, r)
 	if err != nil {
 		return Outcome[dayfly.Sandbox]{}, err
 	}
-	env := sb.Spec.Env
-	stored, replayed, err := p.store.CreateSandbox(ctx, sb, p.claim(who, r.Request, sb.Times.CreatedAt), who.Account.MaxLive)
+	claim := p.claim(who, r.Request, sb.Times.CreatedAt)
+	if err := p.node.Admit(ctx, sb.Spec.Limits, sb.Driver); err != nil {
+		return p.notAdmitted(ctx, who, claim, r.Async, err)
+	}
+	l := p.announce(sb)
+	stored, replayed, err := p.store.CreateSandbox(ctx, sb, claim, who.Account.MaxLive)
+	if err != nil || replayed {
+		p.withdraw(sb.ID, l)
+	}
 	if err != nil {
 		return Outcome[dayfly.Sandbox]{}, err
 	}
 	if replayed {
 		return p.replayCreate(ctx, who, stored, r.Async)
 	}
-	if err := p.node.Admit(ctx, sb.Spec.Limits, sb.Driver); err != nil {
-		p.abandon(stored)
-		return Outcome[dayfly.Sandbox]{}, err
+	stored.Spec.Env, stored.Driver = sb.Spec.Env, sb.Driver
+	if !p.background(func() { p.launch(l, stored, im) }) {
+		p.withdraw(sb.ID, l)
+		return Outcome[dayfly.Sandbox]{}, errDraining // the next start finds the record and closes it
 	}
-	stored.Spec.Env, stored.Driver = env, sb.Driver
-	l := p.launch(stored, im)
 	if r.Async {
 		return Outcome[dayfly.Sandbox]{Value: stored}, nil
 	}
-	sb, err = p.awaitLaunch(ctx, who, stored.ID, l)
+	sb, err = p.awaitLaunch(ctx, who, sb.ID, l)
+	if err == nil && sb.Status != dayfly.StatusRunning {
+		err = goneError(sb)
+	}
 	return Outcome[dayfly.Sandbox]{Value: sb}, err
+}
+
+// notAdmitted answers a request that does not fit: nothing is stored of it. What an earlier request with the same
+// idempotency key made is shown all the same.
+func (p *Plane) notAdmitted(ctx context.Context, who Principal, claim *dayfly.Request, async bool, cause error) (Outcome[dayfly.Sandbox], error) {
+	if claim == nil {
+		return Outcome[dayfly.Sandbox]{}, cause
+	}
+	prior, found, err := p.store.ClaimedSandbox(ctx, *claim)
+	switch {
+	case err != nil:
+		return Outcome[dayfly.Sandbox]{}, err
+	case !found:
+		return Outcome[dayfly.Sandbox]{}, cause
+	}
+	return p.replayCreate(ctx, who, prior, async)
 }
 
 // plan checks a request against what this installation offers and makes the record of the intent.
@@ -116,7 +146,7 @@ func (p *Plane) limits(r CreateSandbox) (string, dayfly.Limits, error) {
 		}
 		slices.Sort(known)
 		return "", dayfly.Limits{}, dayfly.Errorf(dayfly.CodeInvalid, "there is no size %q", name).
-			WithHint("the sizes are %v", known).
+			WithHint("the sizes are %s", strings.Join(known, ", ")).
 			WithDetail("fields", []map[string]string{{"field": "size", "message": "unknown size"}})
 	}
 	limits := dayfly.Limits{
@@ -135,44 +165,69 @@ func (p *Plane) limits(r CreateSandbox) (string, dayfly.Limits, error) {
 
 // replayCreate answers a repeated request: with the first one's sandbox, once that is no longer being made.
 func (p *Plane) replayCreate(ctx context.Context, who Principal, sb dayfly.Sandbox, async bool) (Outcome[dayfly.Sandbox], error) {
-	p.mu.Lock()
-	l := p.launches[sb.ID]
-	p.mu.Unlock()
-	if async || l == nil {
+	if async || sb.Status != dayfly.StatusProvisioning {
 		return Outcome[dayfly.Sandbox]{Value: sb, Replayed: true}, nil
 	}
-	sb, err := p.awaitLaunch(ctx, who, sb.ID, l)
+	var err error
+	if l := p.launching(sb.ID); l != nil {
+		sb, err = p.awaitLaunch(ctx, who, sb.ID, l)
+	} else { // it was made, or given up, since it was read
+		sb, err = p.store.Sandbox(ctx, who.Account.ID, sb.ID)
+	}
+	if err == nil && sb.Status == dayfly.StatusProvisioning {
+		err = dayfly.Errorf(dayfly.CodeUnavailable, "the start of sandbox %s was cut off", sb.ID).
+			WithHint("try again in a moment").WithRetryAfter(reaperRetry)
+	}
 	return Outcome[dayfly.Sandbox]{Value: sb, Replayed: true}, err
 }
 
-// launch makes the machine in the background, on a context of its own.
-func (p *Plane) launch(sb dayfly.Sandbox, im dayfly.Image) *launch {
-	ctx, cancel := context.WithTimeout(p.life, p.cfg.Provision)
-	l := &launch{cancel: cancel, done: make(chan struct{})}
+// launching gives the creation of a sandbox that is under way, or nil.
+func (p *Plane) launching(id string) *launch {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.launches[id]
+}
+
+// announce makes the launch of a sandbox known. It has a context of its own, and no more time than its lease.
+func (p *Plane) announce(sb dayfly.Sandbox) *launch {
+	ctx, cancel := context.WithTimeout(p.life, min(p.cfg.Provision, sb.Lease.Granted()))
+	l := &launch{ctx: ctx, cancel: cancel, done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.launches[sb.ID] = l
-	p.mu.Unlock()
-	p.work.Go(func() {
-		defer cancel()
-		err := p.node.Create(ctx, sb, im)
-		if err == nil {
-			err = p.markRunning(sb)
-		}
-		if err != nil {
-			l.err = err
-			p.launchFailed(sb, err)
-		}
-		p.mu.Lock()
-		delete(p.launches, sb.ID)
-		p.mu.Unlock()
-		close(l.done)
-	})
 	return l
 }
 
-// markRunning records a started machine, unless its end was asked for meanwhile.
-func (p *Plane) markRunning(sb dayfly.Sandbox) error {
-	_, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+// withdraw ends a launch, whatever became of it.
+func (p *Plane) withdraw(id string, l *launch) {
+	l.cancel()
+	p.mu.Lock()
+	delete(p.launches, id)
+	p.mu.Unlock()
+	close(l.done)
+}
+
+// launch makes the machine and records the outcome.
+func (p *Plane) launch(l *launch, sb dayfly.Sandbox, im dayfly.Image) {
+	defer p.withdraw(sb.ID, l)
+	if l.err = p.start(l.ctx, sb, im); l.err != nil {
+		p.launchFailed(sb, l.err)
+	}
+}
+
+// start makes the machine and records it as running, unless its end was asked for meanwhile.
+func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) error {
+	// The record keeps the image from now on; it may have been removed between its choice and the record.
+	if _, err := p.store.Image(ctx, im.ID); dayfly.ErrorCode(err) == dayfly.CodeNotFound {
+		return dayfly.Errorf(dayfly.CodeUnavailable, "the image %q was replaced at this moment", im.Name).
+			WithHint("try again").WithRetryAfter(time.Second).WithCause(err)
+	} else if err != nil {
+		return fmt.Errorf("look at the image again: %w", err)
+	}
+	if err := p.node.Create(ctx, sb, im); err != nil {
+		return err
+	}
+	moved, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}
@@ -180,39 +235,47 @@ func (p *Plane) markRunning(sb dayfly.Sandbox) error {
 		return true
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("record %s as running: %w", sb.ID, err)
+	}
+	if moved.Status.Ended() {
+		return goneError(moved) // nobody else looks after the machine
 	}
 	p.reaper.due(sb.Lease)
 	return nil
 }
 
-// launchFailed records a failed start. A start that was cut off because the server
-// closes stays as it is: the next start of the server finds out what became of it.
+// launchFailed records a failed start once nothing is left of it. A start that was cut off because the server closes stays as
+// it is: the next start of the server finds out what became of it.
 func (p *Plane) launchFailed(sb dayfly.Sandbox, cause error) {
 	if errors.Is(context.Cause(p.life), errClosed) {
 		return
 	}
 	p.log.Error("sandbox did not start", "sandbox", sb.ID, "error", cause)
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	ctx, cancel := p.attempt()
 	defer cancel()
 	if _, err := p.node.Destroy(ctx, sb.ID); err != nil {
-		p.log.Error("undo of a failed start", "sandbox", sb.ID, "error", err)
+		p.log.Error("undo of a failed start; trying again", "sandbox", sb.ID, "error", err)
+		if _, err := p.end(sb.ID, dayfly.EndStartupFailed); err != nil {
+			p.log.Error("record a failed start", "sandbox", sb.ID, "error", err)
+		}
+		return
 	}
-	p.abandon(sb)
+	p.abandon(sb.ID)
 }
 
-// abandon marks a sandbox as failed to start, if nothing else ended it before. That frees its idempotency key too: the
-// store takes the claim of a sandbox that failed to start for none.
-func (p *Plane) abandon(sb dayfly.Sandbox) {
-	_, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+// abandon marks a sandbox of which nothing is left as failed to start, if nothing else ended it before. That frees its
+// idempotency key too: the store takes the claim of a sandbox that failed to start for none.
+func (p *Plane) abandon(id string) {
+	_, err := p.move(id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}
-		sb.Status, sb.End, sb.Times.EndedAt = dayfly.StatusFailed, dayfly.EndStartupFailed, now.Wall.UTC()
+		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusFailed, dayfly.EndStartupFailed
+		sb.Times.EndedAt = now.Wall.UTC()
 		return true
 	})
 	if err != nil {
-		p.log.Error("record a failed start", "sandbox", sb.ID, "error", err)
+		p.log.Error("record a failed start", "sandbox", id, "error", err)
 	}
 }
 
@@ -228,13 +291,20 @@ func (p *Plane) awaitLaunch(ctx context.Context, who Principal, id string, l *la
 	if err != nil {
 		return dayfly.Sandbox{}, err
 	}
-	var told *dayfly.Error
-	if errors.As(l.err, &told) && told.Code != dayfly.CodeInternal {
-		return sb, told.WithDetail("sandbox", id)
+	switch {
+	case l.err == nil || sb.End != "" && sb.End != dayfly.EndStartupFailed:
+		return sb, nil // the record tells how it is, or how it was ended
+	case errors.Is(context.Cause(p.life), errClosed):
+		return sb, errDraining
 	}
-	if sb.End == dayfly.EndStartupFailed {
-		return sb, dayfly.Errorf(dayfly.CodeInternal, "the sandbox did not start").
-			WithHint("try again; the server's log has the reason under %s", id).WithDetail("sandbox", id)
+	if e := dayfly.AsError(l.err); slices.Contains(startCodes, e.Code) {
+		return sb, e.WithDetail("sandbox", id)
 	}
-	return sb, nil
+	return sb, dayfly.Errorf(dayfly.CodeInternal, "the sandbox did not start").
+		WithHint("try again; the server's log has the reason under %s", id).WithDetail("sandbox", id).WithCause(l.err)
+}
+
+// startCodes are the failures of a start that its creator can do something about.
+var startCodes = []dayfly.Code{
+	dayfly.CodeInvalid, dayfly.CodeSizeUnavailable, dayfly.CodeNoCapacity, dayfly.CodeUnavailable, dayfly.CodeDiskFull,
 }

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -35,6 +37,7 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 	case <-e.done:
 	case <-wait.C:
 	case <-ctx.Done():
+	case <-p.life.Done():
 	}
 	return p.store.Sandbox(context.WithoutCancel(ctx), who.Account.ID, id)
 }
@@ -62,67 +65,94 @@ func (p *Plane) teardown(id string) *ending {
 		return e
 	}
 	e := &ending{done: make(chan struct{})}
-	p.endings[id] = e
 	l := p.launches[id]
-	p.work.Go(func() {
-		defer func() {
-			p.mu.Lock()
-			delete(p.endings, id)
-			p.mu.Unlock()
-			close(e.done)
-		}()
-		if l != nil { // still starting: cut it off; it undoes itself
-			l.cancel()
-			<-l.done
-		}
-		p.destroy(id)
-	})
+	if p.backgroundLocked(func() { p.carryOut(id, e, l) }) {
+		p.endings[id] = e
+	} // else the next start of the server goes on
 	return e
 }
 
-// destroy tries until the machine is gone or the server closes; a later start of the server then goes on.
+// carryOut destroys a machine and closes its record. l is its creation, if that is still under way, or nil.
+func (p *Plane) carryOut(id string, e *ending, l *launch) {
+	defer func() {
+		p.mu.Lock()
+		delete(p.endings, id)
+		p.mu.Unlock()
+		close(e.done)
+	}()
+	if l != nil { // still starting: cut it off; it undoes itself
+		l.cancel()
+		<-l.done
+	}
+	p.destroy(id)
+}
+
+// destroy tries until the machine is gone and the record says so, or the server closes; a later start then goes on.
 func (p *Plane) destroy(id string) {
-	pause := retryTeardown
-	for {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.life), teardownTimeout)
-		ended, err := p.node.Destroy(ctx, id)
-		cancel()
+	var ended *Ending // how it ended, from the moment it is gone
+	for pause := retryTeardown; ; pause = min(2*pause, retryTeardownMax) {
+		err := p.destroyOnce(id, &ended)
 		if err == nil {
-			p.closeRecord(ended)
 			return
 		}
 		p.log.Error("teardown of a sandbox; trying again", "sandbox", id, "after", pause, "error", err)
+		retry := time.NewTimer(pause)
 		select {
-		case <-time.After(pause):
-			pause = min(2*pause, retryTeardownMax)
+		case <-retry.C:
 		case <-p.life.Done():
+			retry.Stop()
 			return
 		}
 	}
 }
 
+// destroyOnce is one attempt. What it finds out about the end is kept for the next one in *ended.
+func (p *Plane) destroyOnce(id string, ended **Ending) error {
+	if *ended == nil {
+		ctx, cancel := p.attempt()
+		defer cancel()
+		e, err := p.node.Destroy(ctx, id)
+		if err != nil {
+			return err
+		}
+		*ended = &e
+	}
+	return p.closeRecord(**ended)
+}
+
+// attempt bounds one try to destroy a machine. It runs on while the plane closes, for closeGrace.
+func (p *Plane) attempt() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	stop := context.AfterFunc(p.life, func() {
+		late := time.NewTimer(closeGrace)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
 // closeRecord writes how a sandbox ended. A reason that was recorded before (requested) stays; the host's reason fills in
-// otherwise.
-func (p *Plane) closeRecord(ended Ending) {
+// otherwise. A record that is not there, or closed already, is no error.
+func (p *Plane) closeRecord(ended Ending) error {
 	_, err := p.move(ended.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() {
 			return false
 		}
-		if sb.End == "" {
-			sb.End = ended.Reason
-		}
-		if sb.End == "" {
-			sb.End = dayfly.EndCrashed
-		}
+		sb.End = cmp.Or(sb.End, ended.Reason, dayfly.EndCrashed)
 		sb.Wanted, sb.Status, sb.Times.EndedAt = dayfly.StatusDeleted, sb.End.Status(), ended.At.UTC()
-		if sb.Times.EndedAt.IsZero() || sb.Times.EndedAt.Before(sb.Times.CreatedAt) {
+		if ended.At.IsZero() || ended.At.Before(sb.Times.CreatedAt) {
 			sb.Times.EndedAt = now.Wall.UTC()
 		}
 		return true
 	})
 	if err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
-		p.log.Error("record the end of a sandbox", "sandbox", ended.ID, "error", err)
+		return fmt.Errorf("record the end of %s: %w", ended.ID, err)
 	}
+	return nil
 }
 
 // watchEndings closes the records of machines that ended by themselves and has the node remove what is left of them.
@@ -132,7 +162,9 @@ func (p *Plane) watchEndings(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case ended := <-p.node.Endings():
-			p.closeRecord(ended)
+			if err := p.closeRecord(ended); err != nil {
+				p.log.Error("machine ended by itself; its teardown records it", "error", err)
+			}
 			p.teardown(ended.ID)
 		}
 	}

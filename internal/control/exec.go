@@ -2,8 +2,8 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"io"
+	"slices"
 
 	"dayfly.dev/dayfly"
 )
@@ -17,112 +17,119 @@ type Following struct {
 // Exec runs a command to its end. With an idempotency key it runs once: a repeated request waits for the first one's
 // process, or reads its record (CodeGone once that was dropped).
 func (p *Plane) Exec(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req Idempotency) (Outcome[dayfly.Result], error) {
-	m, spec, prior, err := p.beginExec(ctx, who, id, spec, req)
-	if err != nil {
-		return Outcome[dayfly.Result]{}, err
-	}
-	if prior != "" {
-		res, err := m.Result(ctx, prior)
-		return Outcome[dayfly.Result]{Value: res, Replayed: true}, err
-	}
-	res, err := m.Run(ctx, spec, stdin)
-	p.finishExec(who, req, spec.ID, err)
-	return Outcome[dayfly.Result]{Value: res}, err
+	return execOnce(ctx, p, who, id, spec, req, execution[dayfly.Result]{
+		run: func(m Machine, spec dayfly.ProcessSpec) (dayfly.Result, error) { return m.Run(ctx, spec, stdin) },
+		join: func(m Machine, process dayfly.Process) (dayfly.Result, error) {
+			return m.Result(ctx, process.ID)
+		},
+	})
 }
 
 // ExecStream starts a command and follows its output. keepStdin leaves its standard input open after stdin ended. A
 // repeated request attaches to the first one's process, from its first kept byte on.
 func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool, req Idempotency) (Outcome[Following], error) {
 	spec.Follow, spec.OpenStdin = true, keepStdin
-	m, spec, prior, err := p.beginExec(ctx, who, id, spec, req)
-	if err != nil {
-		return Outcome[Following]{}, err
-	}
-	if prior != "" {
-		proc, err := m.Process(ctx, prior)
-		if err != nil {
-			return Outcome[Following]{}, err
-		}
-		s, err := m.Output(ctx, prior, dayfly.Offsets{}, true)
-		return Outcome[Following]{Value: Following{proc, s}, Replayed: true}, err
-	}
-	s, proc, err := m.Start(ctx, spec, stdin)
-	p.finishExec(who, req, spec.ID, err)
-	return Outcome[Following]{Value: Following{proc, s}}, err
+	return execOnce(ctx, p, who, id, spec, req, execution[Following]{
+		run: func(m Machine, spec dayfly.ProcessSpec) (Following, error) {
+			s, proc, err := m.Start(ctx, spec, stdin)
+			return Following{proc, s}, err
+		},
+		join: func(m Machine, process dayfly.Process) (Following, error) {
+			s, err := m.Output(ctx, process.ID, dayfly.Offsets{}, true /* follow */)
+			return Following{process, s}, err
+		},
+	})
 }
 
-// beginExec finds the machine, gives the command its id, and claims the idempotency key. prior is the process of an
-// earlier request with the same key, or empty.
-func (p *Plane) beginExec(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, req Idempotency) (Machine, dayfly.ProcessSpec, string, error) {
-	if p.in(phaseDraining) {
-		return nil, spec, "", errDraining
+// execution is how a command is run by the first request, and joined by a repeated one.
+type execution[T any] struct {
+	run  func(m Machine, spec dayfly.ProcessSpec) (T, error)
+	join func(m Machine, process dayfly.Process) (T, error)
+}
+
+// execOnce runs a command, once for an idempotency key. The process's id is claimed together with the key before the command
+// starts, so a repeated request finds it however the first one fared. A claimed process that the agent never heard of was
+// never started (the server died in between): the repeated request starts it.
+func execOnce[T any](ctx context.Context, p *Plane, who Principal, id string, spec dayfly.ProcessSpec, req Idempotency, e execution[T]) (Outcome[T], error) {
+	var out Outcome[T]
+	if err := p.refuses(); err != nil {
+		return out, err
 	}
 	m, err := p.Machine(ctx, who, id)
 	if err != nil {
-		return nil, spec, "", err
+		return out, err
 	}
 	spec.ID = dayfly.NewID(dayfly.PrefixProcess)
 	if req.Key == "" {
-		return m, spec, "", nil
+		out.Value, err = e.run(m, spec)
+		return out, err
 	}
+	for {
+		f, mine := p.takeOff(who, req)
+		if !mine { // another request is just starting it
+			process, known, err := p.awaitStart(ctx, m, f, req)
+			if err != nil {
+				return out, err
+			}
+			if !known {
+				continue // that one is over
+			}
+			out.Replayed = true
+			out.Value, err = e.join(m, process)
+			return out, err
+		}
+		process, known, err := p.claimExec(ctx, who, m, f, &spec, req)
+		if err != nil || known {
+			p.land(f)
+		}
+		if err != nil {
+			return out, err
+		}
+		if known {
+			out.Replayed = true
+			out.Value, err = e.join(m, process)
+			return out, err
+		}
+		defer p.land(f)
+		out.Value, err = e.run(m, spec)
+		p.finishExec(who, req, spec.ID, err)
+		return out, err
+	}
+}
+
+// claimExec claims the key for spec. known: an earlier request did, and this is its process; otherwise spec has the id to
+// start under.
+func (p *Plane) claimExec(ctx context.Context, who Principal, m Machine, f *flight, spec *dayfly.ProcessSpec, req Idempotency) (process dayfly.Process, known bool, err error) {
 	claim := p.claim(who, req, p.Now().Wall)
 	claim.Resource = spec.ID
 	prior, err := p.store.BeginRequest(ctx, *claim)
-	if err != nil || prior == nil {
-		return m, spec, "", err
+	if err != nil {
+		return process, false, err
 	}
-	return m, spec, prior.Resource, nil
+	if prior != nil {
+		process, err = m.Process(ctx, prior.Resource)
+		if dayfly.ErrorCode(err) != dayfly.CodeNotFound {
+			return process, err == nil, err
+		}
+		spec.ID = prior.Resource
+	}
+	p.name(f, spec.ID)
+	return process, false, nil
 }
 
-// finishExec keeps the claim of a command that was started, and gives the key of one that was not back.
+// refusals are the answers to a command that was certainly not started. After any other error it is not known.
+var refusals = []dayfly.Code{
+	dayfly.CodeInvalid, dayfly.CodeNotFound, dayfly.CodeNotRunning, dayfly.CodeTooLarge, dayfly.CodeFileNotFound,
+	dayfly.CodeFilePermission, dayfly.CodeFileConflict, dayfly.CodeNoCapacity, dayfly.CodeDiskFull, dayfly.CodeGone,
+}
+
+// finishExec keeps the claim of a command that was, or may have been, started, and gives the key of one that was not back.
 func (p *Plane) finishExec(who Principal, req Idempotency, process string, err error) {
-	if req.Key == "" {
-		return
-	}
-	if err != nil && dayfly.ErrorCode(err) != dayfly.CodeInternal {
+	if err != nil && slices.Contains(refusals, dayfly.ErrorCode(err)) {
 		p.abandonRequest(who, req)
 		return
 	}
 	done := p.claim(who, req, p.Now().Wall)
 	done.Resource, done.Done = process, true
-	p.keepRequest(*done)
-}
-
-// Answer is a stored answer to a request with an idempotency key.
-type Answer struct {
-	Status int
-	Body   []byte // JSON, to the first client
-	Kept   []byte // JSON without secrets, to a replay
-}
-
-// Once runs do once for an idempotency key and keeps its answer; a repeated request gets the kept one. Without a key it
-// just runs do. While the first request is still running a repeated one gets CodeConflict with advice to try again.
-func (p *Plane) Once(ctx context.Context, who Principal, req Idempotency, do func(context.Context) (Answer, error)) (Answer, bool, error) {
-	if req.Key == "" {
-		a, err := do(ctx)
-		return a, false, err
-	}
-	prior, err := p.store.BeginRequest(ctx, *p.claim(who, req, p.Now().Wall))
-	if err != nil {
-		return Answer{}, false, err
-	}
-	if prior != nil {
-		if !prior.Done {
-			return Answer{}, false, dayfly.Errorf(dayfly.CodeConflict, "the first request with this idempotency key is still running").
-				WithHint("try again in a moment").WithRetryAfter(retryTeardown)
-		}
-		return Answer{Status: prior.Status, Body: prior.Response, Kept: prior.Response}, true, nil
-	}
-	a, err := do(ctx)
-	if err != nil {
-		p.abandonRequest(who, req)
-		return a, false, err
-	}
-	done := p.claim(who, req, p.Now().Wall)
-	done.Done, done.Status, done.Response = true, a.Status, a.Kept
-	if !json.Valid(done.Response) {
-		done.Response = []byte("{}")
-	}
-	p.keepRequest(*done)
-	return a, false, nil
+	_ = p.keepRequest(*done) // logged; the claim with the process's id is kept in any case
 }

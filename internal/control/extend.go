@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -10,21 +9,28 @@ import (
 
 // extendLock makes extends of one sandbox add up instead of overwriting each other.
 type extendLock struct {
-	sync.Mutex
-	users int
+	turn  chan struct{} // capacity 1: holding the element is holding the lock
+	users int           // guarded by Plane.mu
 }
 
+// renewTimeout bounds how long the host may take to obey a new lease.
+const renewTimeout = 15 * time.Second
+
 // ExtendSandbox adds d to the lease, cut to the ceiling. The host's enforcers know the new deadline before it returns.
-// CodeGone: the sandbox has ended, or the extend lost the race against its deadline. CodeLeaseCeiling: nothing to add.
+// CodeGone: the sandbox has ended, or the extend lost the race against its end. CodeLeaseCeiling: nothing to add.
+// CodeNotRunning: it is still being made. Once begun, an extend is carried out even if ctx ends.
 func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d time.Duration) (Extended, error) {
-	unlock := p.lockExtend(id)
+	unlock, err := p.lockExtend(ctx, id)
+	if err != nil {
+		return Extended{}, err
+	}
 	defer unlock()
 	sb, err := p.Sandbox(ctx, who, id)
 	if err != nil {
 		return Extended{}, err
 	}
-	if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
-		return Extended{}, goneError(sb)
+	if err := extendable(sb); err != nil {
+		return Extended{}, err
 	}
 	lease, clamped, err := sb.Lease.Extend(p.node.Now(), d)
 	if dayfly.ErrorCode(err) == dayfly.CodeGone { // due, and about to be ended
@@ -33,17 +39,38 @@ func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d t
 	if err != nil {
 		return Extended{}, err
 	}
-	if err := p.node.Renew(ctx, id, lease); err != nil {
+	if err := p.renew(ctx, id, lease); err != nil {
 		return Extended{}, p.gone(ctx, id, err)
 	}
 	sb, err = p.recordLease(id, lease)
 	if err != nil {
 		return Extended{}, err
 	}
+	if err := extendable(sb); err != nil { // its end was asked for meanwhile
+		return Extended{}, err
+	}
 	return Extended{Sandbox: sb, Clamped: clamped}, nil
 }
 
-// recordLease stores a lease that the host already obeys.
+// extendable tells why a sandbox's lease cannot be extended, or nil.
+func extendable(sb dayfly.Sandbox) error {
+	switch {
+	case sb.Status.Ended() || sb.Status == dayfly.StatusDeleting:
+		return goneError(sb)
+	case sb.Status == dayfly.StatusProvisioning:
+		return dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", sb.ID, sb.Status).
+			WithHint("wait until it is running").WithDetail("status", string(sb.Status))
+	}
+	return nil
+}
+
+func (p *Plane) renew(ctx context.Context, id string, lease dayfly.Lease) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewTimeout)
+	defer cancel()
+	return p.node.Renew(ctx, id, lease)
+}
+
+// recordLease stores a lease that the host already obeys, unless a later one is stored already.
 func (p *Plane) recordLease(id string, lease dayfly.Lease) (dayfly.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
@@ -54,6 +81,10 @@ func (p *Plane) recordLease(id string, lease dayfly.Lease) (dayfly.Sandbox, erro
 		}
 		if sb.Status.Ended() {
 			return sb, goneError(sb)
+		}
+		if sb.Lease.BootID == lease.BootID && sb.Lease.Deadline >= lease.Deadline {
+			p.reaper.due(sb.Lease)
+			return sb, nil
 		}
 		renewed, err := p.store.RenewLease(ctx, id, sb.Rev, lease)
 		if !lostRace(err) {
@@ -80,8 +111,11 @@ func (p *Plane) gone(ctx context.Context, id string, err error) error {
 		if readErr != nil {
 			return err
 		}
-		if sb.End != "" {
+		if sb.Status.Ended() {
 			return goneError(sb)
+		}
+		if sb.End != "" {
+			err = goneError(sb) // the time of the end is not known yet
 		}
 		select {
 		case <-tick.C:
@@ -99,22 +133,28 @@ const (
 	goneLook = 10 * time.Millisecond
 )
 
-func (p *Plane) lockExtend(id string) (unlock func()) {
+func (p *Plane) lockExtend(ctx context.Context, id string) (unlock func(), err error) {
 	p.mu.Lock()
 	l := p.extends[id]
 	if l == nil {
-		l = &extendLock{}
+		l = &extendLock{turn: make(chan struct{}, 1)}
 		p.extends[id] = l
 	}
 	l.users++
 	p.mu.Unlock()
-	l.Lock()
-	return func() {
-		l.Unlock()
+	leave := func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if l.users--; l.users == 0 {
 			delete(p.extends, id)
 		}
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return func() { <-l.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, dayfly.Errorf(dayfly.CodeUnavailable, "the request ended before it was its turn; nothing was extended").
+			WithCause(ctx.Err())
 	}
 }

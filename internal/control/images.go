@@ -18,8 +18,8 @@ func (p *Plane) ImportImage(ctx context.Context, who Principal, r ImportImage) (
 	if err := mustAdmin(who, true); err != nil {
 		return dayfly.Image{}, err
 	}
-	if p.in(phaseDraining) {
-		return dayfly.Image{}, errDraining
+	if err := p.refuses(); err != nil {
+		return dayfly.Image{}, err
 	}
 	return p.importImage(ctx, r)
 }

@@ -53,7 +53,8 @@ type Ending struct {
 // Recovery is what a node found after a restart.
 type Recovery struct {
 	Running []dayfly.Sandbox // alive, with the record as its state file tells it and the lease as its lease file tells it
-	Ended   []Ending         // of the known ones: ended while nobody looked
+	Ended   []Ending         // of the known ones: ended while nobody looked, and nothing is left
+	Ending  []Ending         // of the known ones: to be ended, but something of them could not be removed yet
 }
 
 // Problem is one reason for not being ready.

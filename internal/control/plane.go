@@ -15,6 +15,7 @@ const (
 	ProvisionTimeout = 60 * time.Second // from acceptance to ready, else startup_failed
 	DeleteWait       = 10 * time.Second // how long a delete waits for the machine to be gone before it answers "deleting"
 	teardownTimeout  = 2 * time.Minute  // one attempt to destroy; it is tried again after
+	closeGrace       = 10 * time.Second // how long Close lets an attempt to destroy go on; the next start continues it
 	casAttempts      = 20               // retries of a lost compare-and-swap
 	EndedKept        = 30 * 24 * time.Hour
 	sweepEvery       = 30 * time.Second
@@ -30,12 +31,11 @@ type Size struct {
 
 // Config is what the operator decides. Zero values mean the defaults.
 type Config struct {
-	Sizes       map[string]Size // small, medium and large always exist
-	LeaseMax    time.Duration   // 0 means dayfly.LeaseCeiling
-	PIDs        int             // process limit; 0 means dayfly.PIDsDefault
-	Provision   time.Duration   // 0 means ProvisionTimeout
-	MaxLive     int             // quota of accounts made from now on; 0 means dayfly.QuotaDefault
-	ImageMaxRaw int64           // bytes of an import's input; 0 means no limit
+	Sizes     map[string]Size // small, medium and large always exist
+	LeaseMax  time.Duration   // 0 means dayfly.LeaseCeiling
+	PIDs      int             // process limit; 0 means dayfly.PIDsDefault
+	Provision time.Duration   // 0 means ProvisionTimeout
+	MaxLive   int             // quota of accounts made from now on; 0 means dayfly.QuotaDefault
 }
 
 // Images unpacks and removes root file systems. Records of them are the store's.
@@ -60,9 +60,11 @@ type Plane struct {
 
 	mu       sync.Mutex
 	phase    phase
+	closed   bool               // no background work begins any more
 	launches map[string]*launch // creations under way, by sandbox id
 	endings  map[string]*ending // teardowns under way, by sandbox id
 	extends  map[string]*extendLock
+	flights  map[flightKey]*flight // requests with an idempotency key that are being carried out
 }
 
 // phase is how far the life of the plane is.
@@ -84,6 +86,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 		store: store, node: node, images: images, cfg: cfg.withDefaults(), log: log,
 		life: life, stop: stop,
 		launches: map[string]*launch{}, endings: map[string]*ending{}, extends: map[string]*extendLock{},
+		flights: map[flightKey]*flight{},
 	}
 	p.reaper = newReaper(p)
 	return p
@@ -99,7 +102,33 @@ func (p *Plane) Start(ctx context.Context) error {
 		return err
 	}
 	for _, loop := range []func(context.Context){p.reaper.run, p.watchEndings, p.sweep} {
-		p.work.Go(func() { loop(p.life) })
+		p.background(func() { loop(p.life) })
+	}
+	return nil
+}
+
+// background runs f on a goroutine that Close waits for. It tells false, and runs nothing, once the plane is closing.
+func (p *Plane) background(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.backgroundLocked(f)
+}
+
+func (p *Plane) backgroundLocked(f func()) bool {
+	if p.closed {
+		return false
+	}
+	p.work.Go(f)
+	return true
+}
+
+// refuses tells why new work is not taken now, or nil.
+func (p *Plane) refuses() error {
+	switch {
+	case p.in(phaseStarting):
+		return errStarting
+	case p.in(phaseDraining):
+		return errDraining
 	}
 	return nil
 }
@@ -122,9 +151,13 @@ func (p *Plane) in(which phase) bool {
 	return p.phase == which
 }
 
-// Close ends background work and waits for it. Machines go on.
+// Close ends background work and waits for it, for closeGrace and a little more at most while a machine is being destroyed.
+// Machines go on. What was being made or destroyed is settled by the next start.
 func (p *Plane) Close() {
 	p.Drain()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	p.stop(errClosed)
 	p.work.Wait()
 }

@@ -13,21 +13,28 @@ type Reaper struct {
 	plane *Plane
 	wake  chan struct{} // capacity 1: an earlier deadline than the armed one appeared
 
-	mu   sync.Mutex
-	next time.Duration // boot time of the earliest deadline known; 0 means none
+	mu       sync.Mutex
+	next     time.Duration   // boot time of the earliest deadline known; 0 means none
+	expiring map[string]bool // ids that are being ended: each once at a time
 }
 
-// reaperRetry is when a reap that could not be done is tried again.
-const reaperRetry = time.Second
+const (
+	reaperRetry = time.Second     // when a reap that could not be done is tried again
+	reaperLook  = 5 * time.Second // between looks at the clock: timers stand still while the host is suspended, leases do not
+)
 
-func newReaper(p *Plane) *Reaper { return &Reaper{plane: p, wake: make(chan struct{}, 1)} }
+func newReaper(p *Plane) *Reaper {
+	return &Reaper{plane: p, wake: make(chan struct{}, 1), expiring: map[string]bool{}}
+}
 
 // due tells the reaper of a lease, so that it is awake at its deadline.
-func (r *Reaper) due(l dayfly.Lease) {
+func (r *Reaper) due(l dayfly.Lease) { r.at(l.Deadline) }
+
+func (r *Reaper) at(boot time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next == 0 || l.Deadline < r.next {
-		r.next = l.Deadline
+	if r.next == 0 || boot < r.next {
+		r.next = boot
 		select {
 		case r.wake <- struct{}{}:
 		default:
@@ -35,33 +42,44 @@ func (r *Reaper) due(l dayfly.Lease) {
 	}
 }
 
+// again has the reaper look soon.
+func (r *Reaper) again() { r.at(r.plane.Now().Boot + reaperRetry) }
+
 // run reconciles at each deadline until ctx ends.
 func (r *Reaper) run(ctx context.Context) {
-	timer := time.NewTimer(0)
+	r.reconcile(ctx)
+	timer := time.NewTimer(reaperLook)
 	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			if err := r.Reconcile(ctx, r.plane.Now()); err != nil && ctx.Err() == nil {
-				r.plane.log.Error("reap", "error", err)
-				r.due(dayfly.Lease{Deadline: r.plane.Now().Boot + reaperRetry})
-			}
-		case <-r.wake:
-		}
+		wait := reaperLook
 		r.mu.Lock()
 		next := r.next
 		r.mu.Unlock()
-		if next == 0 {
-			timer.Stop()
-			continue
+		if next != 0 {
+			wait = min(wait, max(0, next-r.plane.Now().Boot))
 		}
-		timer.Reset(max(0, next-r.plane.Now().Boot))
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-timer.C:
+			if next != 0 && r.plane.Now().Boot >= next {
+				r.reconcile(ctx)
+			}
+		}
 	}
 }
 
-// Reconcile ends every live sandbox whose lease is due at now and remembers the next deadline.
+func (r *Reaper) reconcile(ctx context.Context) {
+	if err := r.Reconcile(ctx, r.plane.Now()); err != nil && ctx.Err() == nil {
+		r.plane.log.Error("reap", "error", err)
+		r.again()
+	}
+}
+
+// Reconcile ends every live sandbox whose lease is due at now and remembers the next deadline. It also goes on with what was
+// left half done: teardowns, and creations that nobody works on.
 func (r *Reaper) Reconcile(ctx context.Context, now dayfly.Instant) error {
 	r.mu.Lock()
 	r.next = 0
@@ -71,44 +89,73 @@ func (r *Reaper) Reconcile(ctx context.Context, now dayfly.Instant) error {
 		return err
 	}
 	for _, sb := range live {
-		if sb.Status == dayfly.StatusDeleting {
+		switch {
+		case sb.Status == dayfly.StatusDeleting:
 			r.plane.teardown(sb.ID)
-			continue
-		}
-		if !sb.Lease.Due(now) {
+		case sb.Status == dayfly.StatusProvisioning:
+			if r.plane.launching(sb.ID) == nil {
+				r.giveUp(sb.ID)
+			} // else its launch has no more time than its lease
+		case sb.Lease.Due(now):
+			r.expire(ctx, sb.ID)
+		default:
 			r.due(sb.Lease)
-			continue
 		}
-		if sb.Status == dayfly.StatusProvisioning && r.plane.launching(sb.ID) {
-			continue // its own time limit ends it
-		}
-		r.expire(ctx, sb)
 	}
 	return nil
 }
 
+// giveUp ends a creation that nobody works on: its record could not be written when it failed. One that became running since
+// it was read is left alone.
+func (r *Reaper) giveUp(id string) {
+	moved, err := r.plane.move(id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
+		if sb.Status != dayfly.StatusProvisioning {
+			return false
+		}
+		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, dayfly.EndStartupFailed
+		return true
+	})
+	if err != nil {
+		r.plane.log.Error("give up a creation that nobody works on", "sandbox", id, "error", err)
+		r.again()
+		return
+	}
+	if moved.Status == dayfly.StatusDeleting {
+		r.plane.teardown(id)
+	}
+}
+
 // expire ends one due machine in the background; the lease file has the last word.
-func (r *Reaper) expire(ctx context.Context, sb dayfly.Sandbox) {
-	r.plane.work.Go(func() {
-		lease, ended, err := r.plane.node.Expire(ctx, sb.ID)
-		switch {
-		case err != nil:
-			r.plane.log.Error("end a due sandbox", "sandbox", sb.ID, "error", err)
-			r.due(dayfly.Lease{Deadline: r.plane.Now().Boot + reaperRetry})
-		case ended:
-			if _, err := r.plane.end(sb.ID, dayfly.EndLeaseExpired); err != nil {
-				r.plane.log.Error("record the end of a lease", "sandbox", sb.ID, "error", err)
-			}
-		default:
-			if _, err := r.plane.recordLease(sb.ID, lease); err != nil {
-				r.plane.log.Error("record a lease that the host extended", "sandbox", sb.ID, "error", err)
-			}
+func (r *Reaper) expire(ctx context.Context, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.expiring[id] {
+		return
+	}
+	r.expiring[id] = r.plane.background(func() {
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.expiring, id)
+		}()
+		ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
+		defer cancel()
+		if err := r.expireOne(ctx, id); err != nil && r.plane.life.Err() == nil {
+			r.plane.log.Error("end a due sandbox", "sandbox", id, "error", err)
+			r.again()
 		}
 	})
 }
 
-func (p *Plane) launching(id string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.launches[id] != nil
+func (r *Reaper) expireOne(ctx context.Context, id string) error {
+	lease, ended, err := r.plane.node.Expire(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case ended:
+		_, err = r.plane.end(id, dayfly.EndLeaseExpired)
+	default: // extended, and the record does not know
+		_, err = r.plane.recordLease(id, lease)
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,9 +26,16 @@ func (p *Plane) recover(ctx context.Context) error {
 		}
 	}
 	for _, ended := range found.Ended {
-		p.closeRecord(ended)
+		if err := p.closeRecord(ended); err != nil {
+			return err
+		}
 	}
-	p.log.Info("recovered", "running", len(found.Running), "ended", len(found.Ended))
+	for _, ended := range found.Ending {
+		if _, err := p.end(ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
+			return fmt.Errorf("record that %s is ending: %w", ended.ID, err)
+		}
+	}
+	p.log.Info("recovered", "running", len(found.Running), "ended", len(found.Ended), "ending", len(found.Ending))
 	return nil
 }
 
@@ -58,7 +66,8 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 	return nil
 }
 
-// sweep has the node remove leftovers and the store forget what is old, until ctx ends.
+// sweep has the node remove leftovers and the store forget what is old, until ctx ends. It looks at all live records too, for
+// what the reaper was not told of.
 func (p *Plane) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -66,6 +75,7 @@ func (p *Plane) sweep(ctx context.Context) {
 		if err := p.Sweep(ctx, p.Now()); err != nil && ctx.Err() == nil {
 			p.log.Error("sweep", "error", err)
 		}
+		p.reaper.reconcile(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -74,19 +84,20 @@ func (p *Plane) sweep(ctx context.Context) {
 	}
 }
 
-// Sweep is one bounded pass: leftovers of dead machines, images that lost their name, ended records past EndedKept, idempotency keys past their time.
+// Sweep is one bounded pass: leftovers of dead machines, images that lost their name, ended records past EndedKept, idempotency
+// keys past their time. It does every step and joins the errors.
 func (p *Plane) Sweep(ctx context.Context, now dayfly.Instant) error {
-	if err := p.node.Sweep(ctx, now); err != nil {
-		return err
+	var errs []error
+	step := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
 	}
-	if err := p.sweepImages(ctx); err != nil {
-		return fmt.Errorf("sweep images: %w", err)
-	}
-	if _, err := p.store.PurgeSandboxes(ctx, now.Wall.Add(-EndedKept), purgeBatch); err != nil {
-		return fmt.Errorf("purge sandboxes: %w", err)
-	}
-	if _, err := p.store.PurgeRequests(ctx, now.Wall.Add(-dayfly.RequestKept), purgeBatch); err != nil {
-		return fmt.Errorf("purge requests: %w", err)
-	}
-	return nil
+	step("sweep the node", p.node.Sweep(ctx, now))
+	step("sweep images", p.sweepImages(ctx))
+	_, err := p.store.PurgeSandboxes(ctx, now.Wall.Add(-EndedKept), purgeBatch)
+	step("purge sandboxes", err)
+	_, err = p.store.PurgeRequests(ctx, now.Wall.Add(-dayfly.RequestKept), purgeBatch)
+	step("purge requests", err)
+	return errors.Join(errs...)
 }

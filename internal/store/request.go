@@ -97,6 +97,30 @@ func (db *DB) PurgeRequests(ctx context.Context, before time.Time, limit int) (i
 	return int(n), err
 }
 
+// ClaimedSandbox implements dayfly.Store.
+func (db *DB) ClaimedSandbox(ctx context.Context, req dayfly.Request) (sb dayfly.Sandbox, found bool, err error) {
+	if err := validRequest(req); err != nil {
+		return dayfly.Sandbox{}, false, err
+	}
+	err = db.write(ctx, func(t tx) error { // for the row's lock
+		claim, err := t.request(req)
+		if err != nil || claim == nil {
+			return err
+		}
+		prior, err := t.claimed(*claim)
+		switch {
+		case err != nil:
+			return err
+		case prior != nil && sameRequest(*claim, req):
+			sb, found = *prior, true
+		case prior != nil || claim.Operation != req.Operation:
+			return keyReused(req)
+		}
+		return nil
+	})
+	return sb, found, err
+}
+
 // claimSandbox claims the key for a new sandbox. A prior claim of the same request gives its sandbox instead.
 func (t tx) claimSandbox(req dayfly.Request, id string) (*dayfly.Sandbox, error) {
 	if err := validRequest(req); err != nil {

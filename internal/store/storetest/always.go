@@ -24,6 +24,7 @@ func methods(s dayfly.Store) map[string]func(ctx context.Context) error {
 			_, _, err := s.CreateSandbox(ctx, sandbox(mine, 0), claim("k", "h"), 0)
 			return err
 		},
+		"ClaimedSandbox": func(ctx context.Context) error { _, _, err := s.ClaimedSandbox(ctx, *claim("k", "h")); return err },
 		"Sandbox":        func(ctx context.Context) error { _, err := s.Sandbox(ctx, "", "sb1"); return err },
 		"Sandboxes":      func(ctx context.Context) error { _, _, err := s.Sandboxes(ctx, dayfly.SandboxFilter{}); return err },
 		"LiveSandboxes":  func(ctx context.Context) error { _, err := s.LiveSandboxes(ctx); return err },

@@ -22,6 +22,7 @@ func claimCases() []Case {
 		{"parallel creates of one key make one sandbox", claimParallel},
 		{"parallel retries of a failed start make one sandbox", claimParallelReplace},
 		{"a claim of a purged record is replaced", claimPurged},
+		{"a claim can be looked up without making anything", claimLookUp},
 	}
 }
 
@@ -169,6 +170,26 @@ func raced(t *testing.T, s dayfly.Store, n int) (ids map[string]bool, fresh int)
 	})
 	wantEqual(t, "successes", count(errs, ""), n)
 	return ids, fresh
+}
+
+func claimLookUp(t *testing.T, s dayfly.Store) {
+	want := func(key, hash string, sb dayfly.Sandbox, found bool, code dayfly.Code) {
+		t.Helper()
+		got, ok, err := s.ClaimedSandbox(t.Context(), *claim(key, hash))
+		wantCode(t, err, code)
+		wantEqual(t, "found", ok, found)
+		wantEqual(t, "sandbox", got, sb)
+	}
+	want("k", "h", dayfly.Sandbox{}, false, "")
+	first, replayed := claimed(t, s, "k", "h")
+	wantEqual(t, "replayed", replayed, false)
+	want("k", "h", first, true, "")
+	want("k", "other", dayfly.Sandbox{}, false, dayfly.CodeKeyReused)
+	want("k2", "h", dayfly.Sandbox{}, false, "")
+	move(t, s, first, dayfly.StatusFailed, dayfly.EndStartupFailed)
+	want("k", "h", dayfly.Sandbox{}, false, "")
+	want("k", "other", dayfly.Sandbox{}, false, "")
+	wantEqual(t, "live sandboxes", live(t, s), 0)
 }
 
 func claimPurged(t *testing.T, s dayfly.Store) {
