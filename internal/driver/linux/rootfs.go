@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -159,7 +158,7 @@ func overlay(root dayfly.RootFS, userns int) (int, error) {
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("create overlay: %w", err)
+		return -1, fmt.Errorf("create overlay of %d lower directories: %w", len(lower), err)
 	}
 	// setuid programs work; device nodes of the image do not.
 	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV)
@@ -169,22 +168,18 @@ func overlay(root dayfly.RootFS, userns int) (int, error) {
 	return m, nil
 }
 
-// setLower names the lower directories, one by one where the kernel can (6.5 and newer).
+// setLower names the lower directories: in one option, which every kernel takes, or one by one (kernel 6.5 and newer) when
+// they do not fit into it. An older kernel says nothing to an option that it does not know until the overlay is created.
 func setLower(fs int, lower []string) error {
-	for i, dir := range lower {
-		err := unix.FsconfigSetString(fs, "lowerdir+", dir)
-		if i == 0 && errors.Is(err, unix.EINVAL) {
-			joined := strings.Join(lower, ":")
-			if len(joined) > fsconfigMax {
-				return fmt.Errorf("%d lower directories are more than this kernel takes", len(lower))
-			}
-			if err := unix.FsconfigSetString(fs, "lowerdir", joined); err != nil {
-				return fmt.Errorf("set lowerdir: %w", err)
-			}
-			return nil
-		}
-		if err != nil {
+	if joined := strings.Join(lower, ":"); len(joined) <= fsconfigMax {
+		if err := unix.FsconfigSetString(fs, "lowerdir", joined); err != nil {
 			return fmt.Errorf("set lowerdir: %w", err)
+		}
+		return nil
+	}
+	for _, dir := range lower {
+		if err := unix.FsconfigSetString(fs, "lowerdir+", dir); err != nil {
+			return fmt.Errorf("set one of %d lower directories: %w", len(lower), err)
 		}
 	}
 	return nil
