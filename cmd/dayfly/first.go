@@ -13,6 +13,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/image"
 )
 
@@ -29,6 +30,7 @@ func ensureKey(ctx context.Context, cfg config, store dayfly.Store, plane *contr
 	if err != nil {
 		return fmt.Errorf("make the admin key: %w", err)
 	}
+	failpoint.Hit("first.key.issued")
 	path := filepath.Join(cfg.Data, adminKeyFile)
 	if err := os.WriteFile(path+".new", []byte(issued.Secret+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the admin key: %w", err)

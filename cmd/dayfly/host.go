@@ -15,6 +15,7 @@ import (
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/clock"
 	"dayfly.dev/dayfly/internal/driver"
+	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/hostnet"
 	"dayfly.dev/dayfly/internal/image"
 	"dayfly.dev/dayfly/internal/node"
@@ -140,7 +141,7 @@ func (h *host) openWarden(ctx context.Context, cfg config, cgroups cgroup.Host, 
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	guard, err := warden.NewGuard(warden.GuardOptions{
-		DataDir: cfg.Data, Installation: h.installation, Host: cgroups, Exe: exe, Build: version, Clock: c, Log: log,
+		DataDir: cfg.Data, Installation: h.installation, Host: cgroups, Exe: exe, Env: failpoint.Env(), Build: version, Clock: c, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the leases: %w", err)

@@ -14,6 +14,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/agentwire"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Codes and limits of starting commands.
@@ -94,12 +95,14 @@ func (a *Agent) launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Re
 		return nil, err
 	}
 	defer close(p.launched)
+	failpoint.Hit("agent.exec.added")
 	plan, err := a.plan(ctx, spec)
 	if err != nil {
 		a.table.abandon(p)
 		return nil, err
 	}
 	defer plan.close()
+	failpoint.Hit("agent.exec.planned")
 	if plan.fail == nil {
 		plan.fail, err = p.run(plan, spec, stdin)
 	}
@@ -110,6 +113,7 @@ func (a *Agent) launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Re
 	if plan.fail != nil {
 		p.failed(*plan.fail)
 	}
+	failpoint.Hit("agent.exec.started")
 	return p, nil
 }
 

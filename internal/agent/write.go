@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Limits of writing.
@@ -49,7 +50,9 @@ func (a *Agent) Write(ctx context.Context, name string, mode *fs.FileMode, r io.
 	if err != nil {
 		return info, err
 	}
+	failpoint.Hit("agent.write.opened")
 	err = a.fill(ctx, t, r)
+	failpoint.Hit("agent.write.filled")
 	if err == nil {
 		err = t.dress(who, mode)
 	}
@@ -256,12 +259,14 @@ func (t *target) commit(settle func()) (dayfly.FileInfo, error) {
 	}
 	t.f = nil
 	settle()
+	failpoint.Hit("agent.write.closed")
 	if err == nil && t.temp != "" {
 		err = unix.Renameat(t.dir, t.temp, t.dir, t.name)
 	}
 	if err != nil {
 		t.undo()
 	}
+	failpoint.Hit("agent.write.renamed")
 	return info, err
 }
 

@@ -21,7 +21,7 @@ const (
 // layers are the packages below internal/ from the bottom up. A package imports only layers below its own; siblings never
 // import each other. A name covers the packages below it too, and those may import one another.
 var layers = [][]string{
-	{"cleanup", "clock", "tree"},
+	{"cleanup", "clock", "failpoint", "tree"},
 	{"cgroup", "reserve"},
 	{"agentwire", "warden", "store", "disk", "driver", "image", "hostnet"},
 	{"agent", "control"},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // claim is the store's record of a request's idempotency key, or nil when it carries none.
@@ -154,16 +155,19 @@ func (p *Plane) Once(ctx context.Context, who Principal, req Idempotency, do fun
 	if prior != nil && prior.Done {
 		return Answer{Status: prior.Status, Body: prior.Response, Kept: prior.Response}, true, nil
 	}
+	failpoint.Hit("control.once.claimed")
 	a, err := p.carry(ctx, who, req, do)
 	if err != nil {
 		return a, false, err
 	}
+	failpoint.Hit("control.once.carried")
 	done := p.claim(who, req, p.Now().Wall)
 	done.Done, done.Status, done.Response = true, a.Status, a.Kept
 	if !json.Valid(done.Response) {
 		done.Response = []byte("{}")
 	}
 	settled = p.keepRequest(*done) == nil
+	failpoint.Hit("control.once.kept")
 	return a, false, nil
 }
 

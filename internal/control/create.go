@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // launch is one creation under way. It outlives the request that began it. It is announced before its record is stored, so
@@ -40,6 +41,7 @@ func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbo
 		return p.notAdmitted(ctx, who, claim, r.Async, err)
 	}
 	l := p.announce(sb)
+	failpoint.Hit("control.create.begin")
 	stored, replayed, err := p.store.CreateSandbox(ctx, sb, claim, who.Account.MaxLive)
 	if err != nil || replayed {
 		p.withdraw(sb.ID, l)
@@ -50,6 +52,7 @@ func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbo
 	if replayed {
 		return p.replayCreate(ctx, who, stored, r.Async)
 	}
+	failpoint.Hit("control.create.recorded")
 	stored.Spec.Env, stored.Driver = sb.Spec.Env, sb.Driver
 	if !p.background(func() { p.launch(l, stored, im) }) {
 		p.withdraw(sb.ID, l)
@@ -227,6 +230,7 @@ func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) e
 	if err := p.node.Create(ctx, sb, im); err != nil {
 		return err
 	}
+	failpoint.Hit("control.create.made")
 	moved, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
@@ -240,6 +244,7 @@ func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) e
 	if moved.Status.Ended() {
 		return goneError(moved) // nobody else looks after the machine
 	}
+	failpoint.Hit("control.create.running")
 	p.reaper.due(sb.Lease)
 	return nil
 }

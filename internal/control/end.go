@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // ending is one teardown under way. All who want the same sandbox gone wait for the same one.
@@ -54,6 +55,7 @@ func (p *Plane) end(id string, reason dayfly.EndReason) (*ending, error) {
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("control.end.recorded")
 	return p.teardown(id), nil
 }
 
@@ -115,6 +117,7 @@ func (p *Plane) destroyOnce(id string, ended **Ending) error {
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("control.end.gone")
 		*ended = &e
 	}
 	return p.closeRecord(**ended)
@@ -149,6 +152,7 @@ func (p *Plane) closeRecord(ended Ending) error {
 		}
 		return true
 	})
+	failpoint.Hit("control.end.closed")
 	if err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 		return fmt.Errorf("record the end of %s: %w", ended.ID, err)
 	}

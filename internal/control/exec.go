@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Following is a started command and its output.
@@ -60,6 +61,7 @@ func execOnce[T any](ctx context.Context, p *Plane, who Principal, id string, sp
 		return out, err
 	}
 	spec.ID = dayfly.NewID(dayfly.PrefixProcess)
+	failpoint.Hit("control.exec.begin")
 	if req.Key == "" {
 		out.Value, err = e.run(m, spec)
 		return out, err
@@ -90,9 +92,12 @@ func execOnce[T any](ctx context.Context, p *Plane, who Principal, id string, sp
 			out.Value, err = e.join(m, process)
 			return out, err
 		}
+		failpoint.Hit("control.exec.claimed")
 		defer p.land(f)
 		out.Value, err = e.run(m, spec)
+		failpoint.Hit("control.exec.ran")
 		p.finishExec(who, req, spec.ID, err)
+		failpoint.Hit("control.exec.finished")
 		return out, err
 	}
 }

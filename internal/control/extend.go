@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // extendLock makes extends of one sandbox add up instead of overwriting each other.
@@ -32,6 +33,7 @@ func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d t
 	if err := extendable(sb); err != nil {
 		return Extended{}, err
 	}
+	failpoint.Hit("control.extend.begin")
 	lease, clamped, err := sb.Lease.Extend(p.node.Now(), d)
 	if dayfly.ErrorCode(err) == dayfly.CodeGone { // due, and about to be ended
 		return Extended{}, p.gone(ctx, id, dayfly.AsError(err).WithDetail("sandbox", id))
@@ -46,6 +48,7 @@ func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d t
 	if err != nil {
 		return Extended{}, err
 	}
+	failpoint.Hit("control.extend.recorded")
 	if err := extendable(sb); err != nil { // its end was asked for meanwhile
 		return Extended{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // ImageImporter unpacks root file systems.
@@ -34,11 +35,13 @@ func (p *Plane) importImage(ctx context.Context, r ImportImage) (dayfly.Image, e
 	if err != nil {
 		return im, err
 	}
+	failpoint.Hit("control.image.unpacked")
 	replaced, err := p.store.PutImage(ctx, im)
 	if err != nil {
 		p.removeFiles(ctx, im.ID)
 		return im, err
 	}
+	failpoint.Hit("control.image.recorded")
 	if replaced != nil && replaced.ID != im.ID {
 		p.retire(ctx, *replaced)
 	}
@@ -47,6 +50,7 @@ func (p *Plane) importImage(ctx context.Context, r ImportImage) (dayfly.Image, e
 
 // retire removes an image that lost its name, unless machines still run from it: a later sweep tries again.
 func (p *Plane) retire(ctx context.Context, im dayfly.Image) {
+	failpoint.Hit("control.image.retiring")
 	err := p.store.RemoveImage(ctx, im.ID)
 	switch dayfly.ErrorCode(err) {
 	case "":
@@ -99,5 +103,6 @@ func (p *Plane) RemoveImage(ctx context.Context, who Principal, ref string) erro
 	if err := p.store.RemoveImage(ctx, im.ID); err != nil {
 		return err
 	}
+	failpoint.Hit("control.image.removed")
 	return p.images.Remove(context.WithoutCancel(ctx), im.ID)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Keys look like dfk_ and 40 characters of [a-z0-9].
@@ -64,10 +65,12 @@ func (p *Plane) issueKey(ctx context.Context, account string, admin bool) (Issue
 	if account == FirstAccount {
 		fresh.ID, fresh.MaxLive = p.firstAccountID(), 0
 	}
+	failpoint.Hit("control.key.begin")
 	acc, err := p.store.CreateKey(ctx, fresh, key)
 	if err != nil {
 		return IssuedKey{}, err
 	}
+	failpoint.Hit("control.key.recorded")
 	key.Account, key.Name = acc.ID, acc.Name
 	return IssuedKey{Key: key, Secret: secret}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // recover makes records and host agree after a start of the server. The host's truth wins: what runs with a valid lease
@@ -16,25 +17,30 @@ func (p *Plane) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read live sandboxes: %w", err)
 	}
+	failpoint.Hit("control.recover.begin")
 	found, err := p.node.Recover(ctx, known)
 	if err != nil {
 		return fmt.Errorf("recover the node: %w", err)
 	}
+	failpoint.Hit("control.recover.found")
 	for _, sb := range found.Running {
 		if err := p.adopt(ctx, sb); err != nil {
 			return err
 		}
 	}
+	failpoint.Hit("control.recover.adopted")
 	for _, ended := range found.Ended {
 		if err := p.closeRecord(ended); err != nil {
 			return err
 		}
 	}
+	failpoint.Hit("control.recover.closed")
 	for _, ended := range found.Ending {
 		if _, err := p.end(ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 			return fmt.Errorf("record that %s is ending: %w", ended.ID, err)
 		}
 	}
+	failpoint.Hit("control.recover.done")
 	p.log.Info("recovered", "running", len(found.Running), "ended", len(found.Ended), "ending", len(found.Ending))
 	return nil
 }
@@ -94,6 +100,7 @@ func (p *Plane) Sweep(ctx context.Context, now dayfly.Instant) error {
 		}
 	}
 	step("sweep the node", p.node.Sweep(ctx, now))
+	failpoint.Hit("control.sweep.node")
 	step("sweep images", p.sweepImages(ctx))
 	_, err := p.store.PurgeSandboxes(ctx, now.Wall.Add(-EndedKept), purgeBatch)
 	step("purge sandboxes", err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/tree"
 )
 
@@ -83,6 +84,7 @@ func (s *Store) Import(ctx context.Context, name string, r io.Reader, o ImportOp
 	img, err := s.unpack(ctx, tmp, r, o)
 	if err == nil {
 		img.ID, img.Name = id, name
+		failpoint.Hit("image.import.unpacked")
 		err = s.publish(tmp, img)
 	}
 	if err != nil {
@@ -130,12 +132,15 @@ func (s *Store) publish(tmp string, img dayfly.Image) error {
 		return err
 	}
 	defer d.Close()
+	failpoint.Hit("image.import.record")
 	if err := unix.Syncfs(int(d.Fd())); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
+	failpoint.Hit("image.import.synced")
 	if err := os.Rename(tmp, filepath.Join(s.dir, img.ID)); err != nil {
 		return err
 	}
+	failpoint.Hit("image.import.renamed")
 	return d.Sync()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // undoTimeout is how long one undo step of a failed create may take.
@@ -27,10 +28,12 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	undo := cleanup.Stack{}
 	defer undo.Clean()
 
+	failpoint.Hit("node.create.begin")
 	slot, err := m.takeSlot(&undo)
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("node.create.slot")
 	st := state{Version: stateVersion, Sandbox: sb.Clone(), Slot: slot, Driver: sb.Driver, Attached: sb.Spec.Network.Internet}
 	st.Sandbox.Spec.Env = nil
 	if err := m.record(st, &undo); err != nil {
@@ -40,6 +43,7 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("node.create.prepared")
 	driver, ok := m.drivers[sb.Driver]
 	if !ok {
 		return fmt.Errorf("start %s: no driver %q", sb.ID, sb.Driver)
@@ -49,14 +53,17 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 		return fmt.Errorf("start %s: %w", sb.ID, err)
 	}
 	undo.Add(func() { m.undone(sb.ID, "destroy", inst.Destroy) })
+	failpoint.Hit("node.create.started")
 	st.Instance = inst.State()
 	if err := m.writeState(st); err != nil {
 		return err
 	}
+	failpoint.Hit("node.create.instance")
 	b := newBox(m, st, inst)
 	if err := b.connect(ctx); err != nil {
 		return fmt.Errorf("greet the agent of %s: %w", sb.ID, err)
 	}
+	failpoint.Hit("node.create.greeted")
 	if inst := m.Now(); sb.Lease.Due(inst) {
 		return fmt.Errorf("start %s: its lease ended before it was ready", sb.ID)
 	}
@@ -83,6 +90,7 @@ func (m *Manager) record(st state, undo *cleanup.Stack) error {
 		return fmt.Errorf("write lease of %s: %w", id, err)
 	}
 	undo.Add(func() { m.undone(id, "remove lease", func(context.Context) error { return m.opt.Leases.Remove(id) }) })
+	failpoint.Hit("node.create.lease")
 	if err := m.writeState(st); err != nil {
 		return err
 	}
@@ -93,6 +101,7 @@ func (m *Manager) record(st state, undo *cleanup.Stack) error {
 // prepare makes the run directory and the disk and says what machine to make.
 func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, im dayfly.Image, undo *cleanup.Stack) (dayfly.InstanceSpec, error) {
 	id, want := st.Sandbox.ID, st.Sandbox.Spec
+	failpoint.Hit("node.create.state")
 	dir := m.runDir(id)
 	undo.Add(func() { m.undone(id, "remove run directory", func(context.Context) error { return os.RemoveAll(dir) }) })
 	for _, d := range []struct {
@@ -106,6 +115,7 @@ func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, 
 	if err := m.writeGrant(st.Sandbox.Lease, id); err != nil {
 		return dayfly.InstanceSpec{}, err
 	}
+	failpoint.Hit("node.create.grant")
 	upper, err := m.opt.Pool.Create(ctx, id, want.Limits.DiskBytes)
 	if err != nil {
 		return dayfly.InstanceSpec{}, fmt.Errorf("make disk of %s: %w", id, err)
@@ -113,6 +123,7 @@ func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, 
 	undo.Add(func() {
 		m.undone(id, "remove disk", func(ctx context.Context) error { return m.opt.Pool.Remove(ctx, id) })
 	})
+	failpoint.Hit("node.create.disk")
 	spec := dayfly.InstanceSpec{
 		ID: id, Limits: want.Limits, UIDBase: m.opt.UIDBase + uint32(st.Slot)*dayfly.IDCount,
 		Root:   dayfly.RootFS{Lower: []string{m.opt.ImageDir(im.ID)}, Upper: upper},

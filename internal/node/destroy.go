@@ -8,6 +8,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Destroy implements control.Node.
@@ -17,9 +18,11 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	}
 	letGo := m.hold(id)
 	defer letGo()
+	failpoint.Hit("node.destroy.begin")
 	if err := m.kill(ctx, id); err != nil {
 		return control.Ending{}, err
 	}
+	failpoint.Hit("node.destroy.killed")
 	ended := m.ending(id)
 	return ended, m.clear(ctx, id)
 }
@@ -69,13 +72,18 @@ func (m *Manager) clear(ctx context.Context, id string) error {
 	} else if stateErr != nil {
 		step("reclaim network", m.opt.Network.Reclaim(ctx, id))
 	}
+	failpoint.Hit("node.destroy.network")
 	step("remove disk", m.opt.Pool.Remove(ctx, id))
+	failpoint.Hit("node.destroy.disk")
 	step("remove run directory", os.RemoveAll(m.runDir(id)))
+	failpoint.Hit("node.destroy.rundir")
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
 	step("remove state", m.removeState(id))
+	failpoint.Hit("node.destroy.state")
 	step("remove lease", m.opt.Leases.Remove(id))
+	failpoint.Hit("node.destroy.lease")
 	if len(errs) == 0 {
 		m.dropBox(id)
 		if stateErr == nil {

@@ -12,6 +12,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // recoverParallel is how many machines are taken hold of, or cleared away, at once.
@@ -34,6 +35,7 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 			_ = m.opt.Slots.Mark(st.Slot)
 		}
 	}
+	failpoint.Hit("node.recover.marked")
 	var mu sync.Mutex
 	var found control.Recovery
 	g, ctx := errgroup.WithContext(ctx)
@@ -111,6 +113,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string) (dayfly.Sandbox, bo
 	if err != nil {
 		return dayfly.Sandbox{}, false, fmt.Errorf("recover %s: %w", id, err)
 	}
+	failpoint.Hit("node.recover.held")
 	st.Sandbox.Lease = lease
 	b := newBox(m, st, inst)
 	m.setBox(b)
@@ -153,6 +156,7 @@ func (m *Manager) clearDead(ctx context.Context, id string) error {
 	if err := m.reclaimDrivers(ctx, id); err != nil {
 		return err
 	}
+	failpoint.Hit("node.recover.reclaimed")
 	return m.clear(ctx, id)
 }
 
@@ -164,6 +168,7 @@ func (m *Manager) Sweep(ctx context.Context, _ dayfly.Instant) error {
 		return err
 	}
 	var errs []error
+	failpoint.Hit("node.sweep.listed")
 	for id := range ids {
 		if m.owned(id) {
 			continue

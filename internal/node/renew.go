@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Renew implements control.Node.
@@ -21,6 +22,7 @@ func (m *Manager) Renew(ctx context.Context, id string, lease dayfly.Lease) erro
 		}
 		return err
 	}
+	failpoint.Hit("node.renew.settled")
 	select {
 	case <-b.inst.Done():
 		return gone(id)
@@ -30,6 +32,7 @@ func (m *Manager) Renew(ctx context.Context, id string, lease dayfly.Lease) erro
 	if err := m.writeGrant(lease, id); err != nil {
 		m.opt.Log.Error("tell the agent of a longer lease", "sandbox", id, "error", err)
 	}
+	failpoint.Hit("node.renew.granted")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.st.Sandbox.Lease = lease

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 const (
@@ -65,6 +66,7 @@ func (d *Dir) WriteLease(l Lease) error {
 	if err != nil {
 		return fmt.Errorf("write lease of %s: %w", l.ID, err)
 	}
+	failpoint.Hit("warden.write.temp")
 	if err := os.Rename(temp, d.lease(l.ID)); err != nil {
 		_ = os.Remove(temp)
 		return fmt.Errorf("write lease of %s: %w", l.ID, err)
@@ -82,6 +84,7 @@ func (d *Dir) replaceLease(l Lease) error {
 	if err != nil {
 		return fmt.Errorf("renew lease of %s: %w", l.ID, err)
 	}
+	failpoint.Hit("warden.renew.temp")
 	defer os.Remove(temp) // holds the old lease after the exchange
 	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, d.lease(l.ID), unix.RENAME_EXCHANGE)
 	if errors.Is(err, unix.EINVAL) { // a file system that cannot exchange
@@ -209,6 +212,7 @@ func (d *Dir) RecordEnd(id string, e End) (first bool, err error) {
 		return false, fmt.Errorf("record end of %s: %w", id, err)
 	}
 	defer os.Remove(temp)
+	failpoint.Hit("warden.record.temp")
 	err = os.Link(temp, d.end(id)) // whole, and only if there is none
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil

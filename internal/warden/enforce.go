@@ -11,6 +11,7 @@ import (
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/clock"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // The names of the enforcers. Each process that ends machines at their deadline has its own.
@@ -62,6 +63,7 @@ func (e *Enforcer) End(ctx context.Context, id string, now dayfly.Instant, known
 	}
 	defer release()
 	begun := e.takeMark(id)
+	failpoint.Hit("warden.end.marked")
 	lease, readErr := e.dir.ReadLease(id)
 	switch {
 	case readErr == nil:
@@ -80,11 +82,14 @@ func (e *Enforcer) End(ctx context.Context, id string, now dayfly.Instant, known
 		e.dropMark(id)
 		return OutcomeNotDue, nil
 	}
+	failpoint.Hit("warden.end.due")
 	killed, err := e.kill(ctx, id, lease)
 	if err != nil {
 		return OutcomeFailed, fmt.Errorf("end %s: %w", id, err)
 	}
+	failpoint.Hit("warden.end.killed")
 	err = e.record(id, lease, killed)
+	failpoint.Hit("warden.end.recorded")
 	e.dropMark(id)
 	return OutcomeEnded, err
 }
@@ -96,6 +101,7 @@ func (e *Enforcer) kill(ctx context.Context, id string, lease Lease) (killed boo
 		return false, err
 	}
 	_ = os.WriteFile(e.dir.mark(id, e.name), []byte(killing), fileMode) // best effort, as in takeMark
+	failpoint.Hit("warden.end.decided")
 	for _, g := range groups {
 		populated, err := g.Populated()
 		killed = killed || populated || err != nil

@@ -3,11 +3,14 @@ package warden
 import (
 	"context"
 	"fmt"
+
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // Finish has the server's enforcer finish what an earlier server left half done. The server calls it at its start, before
 // it renews any lease: an extend waits for marks of the dead.
 func (g *Guard) Finish(ctx context.Context) error {
+	failpoint.Hit("warden.finish.begin")
 	ids, err := g.enforcer.Marked()
 	if err != nil {
 		return fmt.Errorf("look for marks of an earlier server: %w", err)

@@ -13,6 +13,7 @@ import (
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/reserve"
 )
 
@@ -228,6 +229,7 @@ func (k *keeper) resolve() {
 	if err := k.dir.sweep(); err != nil {
 		k.opt.Log.Warn("sweep leases", "error", err)
 	}
+	failpoint.Hit("warden.resolve.begin")
 	ids, err := k.enforcer.Marked()
 	if err != nil {
 		k.opt.Log.Error("look for marks of a dead warden", "error", err)

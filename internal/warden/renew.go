@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // renewWait is how long an extend waits for an enforcer that has just begun to look at the same machine.
@@ -22,6 +23,7 @@ func (d *Dir) Renew(ctx context.Context, l Lease) error {
 	if err := d.replaceLease(l); err != nil {
 		return err
 	}
+	failpoint.Hit("warden.renew.replaced")
 	ctx, cancel := context.WithTimeout(ctx, renewWait)
 	defer cancel()
 	_, err := d.waitMarks(ctx, l.ID)
@@ -32,6 +34,7 @@ func (d *Dir) Renew(ctx context.Context, l Lease) error {
 	if err != nil {
 		return fmt.Errorf("renew lease of %s: %w", l.ID, err)
 	}
+	failpoint.Hit("warden.renew.waited")
 	if d.hasEnd(l.ID) {
 		return errGone(l.ID)
 	}

@@ -15,6 +15,7 @@ import (
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/linux/boot"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 const (
@@ -80,6 +81,7 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 		defer cancel()
 		_ = inst.Destroy(ctx) // what it cannot remove is in List, for Reclaim
 	})
+	failpoint.Hit("linux.start.group")
 	if err := group.Delegate(int(spec.UIDBase), int(spec.UIDBase)); err != nil {
 		return nil, err
 	}
@@ -99,10 +101,12 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 		return nil, err
 	}
 	defer c.close()
+	failpoint.Hit("linux.start.spawned")
 	inst.pid, inst.ours, inst.arena = c.pid, true, c.arena
 	if err := d.raise(ctx, c, spec, offer{listen: listen, oom: oom}); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("linux.start.raised")
 	c.arena.free() // the agent runs: it left this memory long ago
 	if err := inst.settle(); err != nil {
 		return nil, err
@@ -151,6 +155,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 	if err := c.mapIDs(spec.UIDBase); err != nil {
 		return err
 	}
+	failpoint.Hit("linux.start.mapped")
 	userns, err := c.open("user")
 	if err != nil {
 		return errors.Join(err, c.said())
@@ -161,6 +166,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 		return err
 	}
 	defer m.close()
+	failpoint.Hit("linux.start.mounted")
 	fds := boot.Descriptors{Root: m.root, Dev: m.dev, Run: m.run, Listen: o.listen, OOM: o.oom}
 	err = boot.Send(c.channel, d.config(spec), fds)
 	if rerr := boot.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
