@@ -2,6 +2,8 @@ package linux_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/driver/linux"
@@ -78,6 +82,29 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 			}
 			if after := w.residue(t); !slices.Equal(before, after) {
 				t.Errorf("left behind: %v, before %v", after, before)
+			}
+		})
+	}
+}
+
+func TestLowerDirectories(t *testing.T) {
+	w := newWorld(t)
+	d := w.open(t)
+	for _, n := range []int{1, 2, 10, 40} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			spec := w.spec(t)
+			for len(spec.Root.Lower) < n {
+				spec.Root.Lower = append(spec.Root.Lower, t.TempDir())
+			}
+			m, err := d.Start(t.Context(), spec)
+			if errors.Is(err, unix.EINVAL) && n > 10 {
+				t.Skip("before kernel 6.5 an overlay takes about a dozen lower directories")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Destroy(t.Context()); err != nil {
+				t.Error(err)
 			}
 		})
 	}
