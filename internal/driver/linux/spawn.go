@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +19,6 @@ import (
 const (
 	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 		unix.CLONE_NEWIPC
-	agentProcsMax = 4 // threads of the agent that run Go code at once
 	bootLogMax    = 4 << 10
 	highFD        = 64 // and above: descriptors that a child's standard ones never overwrite
 	capabilityMax = 63
@@ -111,7 +109,7 @@ func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd,
 	}
 	p.call("unblock signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, a.words(0), 0, sigsetSize)
 	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{agentName, "boot"}),
-		a.texts(agentEnv(spec.Limits)), unix.AT_EMPTY_PATH)
+		a.texts(agentEnv()), unix.AT_EMPTY_PATH)
 	return p
 }
 
@@ -144,13 +142,10 @@ func cpuWords(set *unix.CPUSet) []uintptr {
 	return words
 }
 
-// agentEnv keeps the agent's runtime small and away from the host's cgroup files.
-func agentEnv(l dayfly.Limits) []string {
-	procs := agentProcsMax
-	if l.VCPU > 0 {
-		procs = min(procs, l.VCPU)
-	}
-	return []string{"GOMAXPROCS=" + strconv.Itoa(procs), "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+// agentEnv keeps the agent's runtime small and away from the host's cgroup files. Boot is one sequence; the agent asks for
+// more processors when it takes over.
+func agentEnv() []string {
+	return []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 }
 
 // mapIDs gives the child's user namespace its ids and lets the child go on.
