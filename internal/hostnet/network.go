@@ -15,7 +15,7 @@ import (
 
 // attachParallel is how many Attach calls work in the kernel at once: they all need its one routing lock, and more of them only
 // hand it back and forth.
-const attachParallel = 2
+const attachParallel = 1
 
 // Network is the open network of one installation. Its methods may be called from several goroutines; for one slot the
 // caller keeps Attach and Detach in order.
