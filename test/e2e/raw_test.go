@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -77,4 +79,14 @@ func fixedPort(t *testing.T) string {
 	}
 	defer l.Close()
 	return fmt.Sprintf("--listen=%s", l.Addr())
+}
+
+// writeFile writes a file that goes with the test.
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -105,7 +105,7 @@ func (s *Server) Up(ctx context.Context) error {
 	args := append([]string{"up", "--listen", "127.0.0.1:0", "-o", "json", "--base-image", filepath.Join(Bin(), imageName)}, s.flags...)
 	out := s.Run(ctx, Command{Args: args})
 	if out.Code != 0 {
-		return fmt.Errorf("dayfly up: exit %d: %s", out.Code, out.Stderr)
+		return fmt.Errorf("dayfly up: exit %d: %s\nits log: %s", out.Code, out.Stderr, s.LogTail())
 	}
 	if err := json.Unmarshal([]byte(out.Stdout), s); err != nil {
 		return fmt.Errorf("the answer of up: %w: %s", err, out.Stdout)
