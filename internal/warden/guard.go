@@ -132,10 +132,16 @@ func (g *Guard) List() ([]string, error) { return g.dir.List() }
 // Alive tells whether a warden watches: it holds its lock and its heartbeat is fresh. CodeUnavailable: none does.
 func (g *Guard) Alive() error { return Alive(g.opt.DataDir, g.opt.Clock.Now()) }
 
-// LastSeen is when a warden was last known alive, by the wall clock of then.
+// LastSeen is when a warden was last known alive in an earlier boot than this one, by the wall clock of then; ok is false when
+// there was none.
 func (g *Guard) LastSeen() (at time.Time, ok bool) {
-	b, err := ReadHeartbeat(g.opt.DataDir)
-	return b.Wall, err == nil
+	now := g.opt.Clock.Now()
+	for _, path := range []string{heartbeatPath(g.opt.DataDir), lastBootPath(g.opt.DataDir)} { // the latter once a warden of this boot runs
+		if b, err := readHeartbeat(path); err == nil && b.BootID != now.BootID {
+			return b.Wall, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // Alive tells whether the warden of a data directory holds its lock and shows a heartbeat of this boot no older than

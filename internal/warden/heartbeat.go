@@ -49,13 +49,23 @@ func writeHeartbeat(f *os.File, now dayfly.Instant, build string) error {
 	return nil
 }
 
+// keepLastBoot puts the heartbeat of an earlier boot aside before it is overwritten: it dates the end of what ran then. It is
+// for people and bills, so a failure keeps nothing from running.
+func keepLastBoot(dataDir string, now dayfly.Instant) {
+	if b, err := ReadHeartbeat(dataDir); err == nil && b.BootID != now.BootID {
+		_ = os.Rename(heartbeatPath(dataDir), lastBootPath(dataDir))
+	}
+}
+
 // ReadHeartbeat reads the last sign of life of a data directory's warden. The error is fs.ErrNotExist when there never was
 // one.
-func ReadHeartbeat(dataDir string) (Heartbeat, error) {
+func ReadHeartbeat(dataDir string) (Heartbeat, error) { return readHeartbeat(heartbeatPath(dataDir)) }
+
+func readHeartbeat(path string) (Heartbeat, error) {
 	var err error
 	for range 2 { // the first read may meet a write
 		var b []byte
-		if b, err = readRegular(heartbeatPath(dataDir), heartbeatBytes); err != nil {
+		if b, err = readRegular(path, heartbeatBytes); err != nil {
 			break
 		}
 		var f heartbeatFile

@@ -45,5 +45,8 @@ type Options struct {
 func wardenDir(dataDir string) string     { return filepath.Join(dataDir, wardenName) }
 func lockPath(dataDir string) string      { return filepath.Join(dataDir, wardenName, lockName) }
 func heartbeatPath(dataDir string) string { return filepath.Join(dataDir, wardenName, heartbeatName) }
+
+// lastBootPath is the last heartbeat of the boot before.
+func lastBootPath(dataDir string) string { return heartbeatPath(dataDir) + ".before" }
 func handoverPath(dataDir string) string  { return filepath.Join(dataDir, wardenName, handoverName) }
 func serverPath(dataDir string) string    { return filepath.Join(dataDir, serverLock) }

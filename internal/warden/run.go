@@ -41,6 +41,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer lock.Close()
+	keepLastBoot(o.DataDir, o.Clock.Now())
 	beat, err := os.OpenFile(heartbeatPath(o.DataDir), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return fmt.Errorf("open heartbeat: %w", err)

@@ -1,6 +1,8 @@
 package warden_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -173,4 +175,27 @@ func TestLeavesWhenNobodyNeedsIt(t *testing.T) {
 			t.Errorf("end = %+v", e)
 		}
 	})
+}
+
+func TestLastBootIsRemembered(t *testing.T) {
+	s := newSite(t)
+	if at, ok := s.guard.LastSeen(); ok {
+		t.Fatalf("LastSeen = %v before any warden ran", at)
+	}
+	died := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	before := fmt.Sprintf(`{"boot_id":"another","boottime_ns":1,"wall":%q,"pid":1,"build":"one"}`, died.Format(time.RFC3339))
+	file := filepath.Join(s.data, "warden", "heartbeat")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(before), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"before a warden of this boot runs", "with a warden of this boot", "with a second one of this boot"} {
+		if at, ok := s.guard.LastSeen(); !ok || !at.Equal(died) {
+			t.Errorf("%s LastSeen = %v, %v, want %v", when, at, ok, died)
+		}
+		if pid := s.wardenPID(); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			eventually(t, "it is dead", func() bool { return s.wardenPID() == 0 })
+		}
+		s.ensure()
+	}
 }
