@@ -18,7 +18,7 @@ const (
 	gcPercent    = 50      // collect when the heap has grown by half
 	memoryShare  = 8       // the heap is asked to stay below 1/8 of the sandbox's memory
 	memoryMin    = 8 << 20 // but not below this
-	threadsWarm  = 12      // see warmThreads
+	threadsWarm  = 8       // see warmThreads
 	filePerm     = 0o644   // of new files
 	dirPerm      = 0o755   // of new directories
 	maskOfOthers = 0o022   // umask, inherited by every command

@@ -13,9 +13,9 @@ import (
 // Numbers of threads that touch paths. They exist from the start, because a sandbox at its limit of processes cannot make
 // another one.
 const (
-	quickThreads = 4 // for what ends by itself
+	quickThreads = 2 // for what ends by itself
 	longThreads  = 3 // for what waits for a client: archives and whole trees
-	diskSlots    = 4 // reads and writes of file content, which need no rights and no such thread
+	diskSlots    = 2 // reads and writes of file content, which need no rights and no such thread
 )
 
 // rights are what the kernel checks when a thread opens a path.
