@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,44 +34,112 @@ const (
 )
 
 // destroyAll ends every sandbox of a data directory's installation and takes everything of it out of the kernel, with no
-// server running. It does every step and joins the errors, and can be repeated. Machines go by their control groups, so it
-// needs no record and no driver.
+// server running, and says what it removed. It does every step and joins the errors, and can be repeated. Machines go by
+// their control groups, so it needs no record and no driver.
 func destroyAll(ctx context.Context, cfg config, purge bool, say io.Writer) (ended int, err error) {
-	b, err := os.ReadFile(filepath.Join(cfg.Data, installationFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	installation, err := installationOf(cfg.Data)
+	if err != nil {
+		return 0, err
+	}
+	_, statErr := os.Stat(cfg.Data)
+	if errors.Is(statErr, fs.ErrNotExist) && installation != "" { // the directory was removed by hand; its machines live
+		statErr = os.MkdirAll(cfg.Data, 0o700)
+	}
+	if errors.Is(statErr, fs.ErrNotExist) || installation == "" && !purge {
 		fmt.Fprintf(say, "nothing of Dayfly is in %s\n", cfg.Data)
 		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read the installation id: %w", err)
+	if statErr != nil {
+		return 0, fmt.Errorf("look at the data directory: %w", statErr)
 	}
 	lock, err := lockServer(cfg.Data) // no server may start meanwhile
 	if err != nil {
 		return 0, err
 	}
 	defer lock.Close()
-	d := destroyer{cfg: cfg, installation: strings.TrimSpace(string(b)), say: say}
-	if d.cgroups, err = cgroup.Detect("/"); err != nil {
+	d := destroyer{cfg: cfg, installation: installation, say: say}
+	if installation != "" {
+		if ended, err = d.emptyHost(ctx, lock); err != nil {
+			return ended, err
+		}
+	} else if err := d.removePool(ctx); err != nil { // nothing else has a name without an installation
 		return 0, err
 	}
-	if ended, err = d.endMachines(ctx); err != nil {
-		return ended, err // never pull disk and network from under what lives
-	}
-	d.record(ctx)
-	err = errors.Join(d.clearLeases(), d.removeNetwork(ctx), d.removePool(ctx), d.removeRunFiles())
-	_ = lock.Close() // the warden leaves only when no server could need it
-	err = errors.Join(err, d.endWarden(ctx), d.cgroups.RemoveInstallation(d.installation), reserve.Release(runRoot, d.installation), d.removeRunRoot())
-	if err == nil && purge {
+	if purge {
 		err = d.purge()
 	}
 	return ended, err
 }
 
+// installationOf reads the id of a data directory's installation: from the directory or, when the file there is lost, from
+// what the installation holds of this host. It is empty when there is none.
+func installationOf(dataDir string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dataDir, installationFile))
+	if err == nil {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the installation id: %w", err)
+	}
+	blocks, err := reserve.List(runRoot)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range blocks {
+		if b.DataDir == dataDir {
+			return b.Installation, nil
+		}
+	}
+	return "", nil
+}
+
 type destroyer struct {
 	cfg          config
-	installation string
+	installation string // or empty
 	cgroups      cgroup.Host
 	say          io.Writer
+}
+
+// emptyHost takes everything of the installation off this host, save the data directory's records. It closes lock: the
+// warden leaves only when no server could need it.
+func (d *destroyer) emptyHost(ctx context.Context, lock io.Closer) (ended int, err error) {
+	if d.cgroups, err = cgroup.Detect("/"); err != nil {
+		return 0, err
+	}
+	before := d.survey(ctx)
+	if ended, err = d.endMachines(ctx); err != nil {
+		return ended, err // never pull disk and network from under what lives
+	}
+	d.record(ctx)
+	err = errors.Join(d.clearLeases(), d.removeNetwork(ctx), d.removePool(ctx), d.removeRunFiles())
+	_ = lock.Close()
+	err = errors.Join(err, d.endWarden(ctx), d.cgroups.RemoveInstallation(d.installation), reserve.Release(runRoot, d.installation), d.removeRunRoot())
+	after := d.survey(ctx)
+	var removed []string
+	for _, kind := range slices.Sorted(maps.Keys(before)) {
+		if n := before[kind] - after[kind]; n > 0 {
+			removed = append(removed, fmt.Sprintf("%s %d", kind, n))
+		}
+	}
+	if len(removed) > 0 {
+		fmt.Fprintf(d.say, "removed from this host: %s\n", strings.Join(removed, ", "))
+	}
+	return ended, err
+}
+
+// survey counts what the installation has on this host, by kind. What cannot be looked at is not counted.
+func (d *destroyer) survey(ctx context.Context) map[string]int {
+	list, err := sources(d.cfg, d.installation)
+	if err != nil {
+		return nil
+	}
+	counts := map[string]int{}
+	for _, source := range list {
+		if found, err := source.List(ctx); err == nil {
+			counts[source.Kind] += len(found)
+		}
+	}
+	return counts
 }
 
 // endMachines kills every control group of the installation and tells how many there were.

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,12 @@ const serverUmask = 0o022
 // serverGCPercent lets the heap grow to four times what is in use before it is collected, unless GOGC says otherwise: the
 // server's heap is small and a burst of creates makes much garbage.
 const serverGCPercent = 300
+
+// Bounds of the connections that are open at a time.
+const (
+	connectionsLeast = 256
+	connectionsMost  = 10_000
+)
 
 // drainTimeout is how long a stopping server lets requests finish.
 const drainTimeout = 10 * time.Second
@@ -106,7 +113,7 @@ func serve(ctx context.Context, cfg config) error {
 
 	srv := api.NewServer(api.New(plane, api.Options{Log: log, Version: version}), log)
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(listener) }()
+	go func() { failed <- srv.Serve(api.Limit(listener, connectionsMax())) }()
 	undo.Add(func() { _ = srv.Close() })
 
 	if err := firstStart(ctx, cfg, h, plane, log); err != nil {
@@ -120,12 +127,22 @@ func serve(ctx context.Context, cfg config) error {
 	undo.Add(func() { _ = os.Remove(filepath.Join(cfg.Data, serverInfoFile)) })
 	log.Info("ready", "url", info.URL, "key", filepath.Join(cfg.Data, adminKeyFile), "version", version)
 	sayReady(h.notes)
+	notify(notifyReady)
 	select {
 	case <-ctx.Done():
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
 	}
 	return drain(plane, srv, log)
+}
+
+// connectionsMax leaves half of this process's descriptors to the machines.
+func connectionsMax() int {
+	var open syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &open); err != nil {
+		return connectionsLeast
+	}
+	return int(max(connectionsLeast, min(connectionsMost, open.Cur/2)))
 }
 
 // firstStart recovers, then makes whatever a first start must make, before requests are taken.
@@ -142,6 +159,7 @@ func firstStart(ctx context.Context, cfg config, h *host, plane *control.Plane, 
 // drain refuses new work and lets short requests finish. Long ones are cut: their processes go on and can be resumed.
 func drain(plane *control.Plane, srv *http.Server, log *slog.Logger) error {
 	log.Info("stopping; sandboxes go on")
+	notify(notifyStopping)
 	plane.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
