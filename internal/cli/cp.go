@@ -25,7 +25,7 @@ Files are replaced as a whole: nobody sees half of one.`
 
 const cpExample = `  dayfly cp ./src sb2c9x0q8d7k4m1n5p3r6t:work
   dayfly cp sb2c9x0q8d7k4m1n5p3r6t:work/report.html .
-  dayfly cp sb2c9x0q8d7k4m1n5p3r6t:/var/log/dpkg.log - | tail
+  dayfly cp sb2c9x0q8d7k4m1n5p3r6t:/etc/os-release - | head -1
   pg_dump shop | dayfly cp - sb2c9x0q8d7k4m1n5p3r6t:shop.sql`
 
 func (a *app) cpCommand() *cobra.Command {

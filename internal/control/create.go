@@ -97,6 +97,7 @@ func (p *Plane) plan(ctx context.Context, who Principal, r CreateSandbox) (dayfl
 	if timeout > p.cfg.LeaseMax {
 		return dayfly.Sandbox{}, dayfly.Image{}, dayfly.Errorf(dayfly.CodeInvalid,
 			"a lease of %s is longer than this server allows (%s)", timeout, p.cfg.LeaseMax).
+			WithHint("ask for %d seconds or less", int(p.cfg.LeaseMax/time.Second)).
 			WithDetail("max_timeout_seconds", int(p.cfg.LeaseMax/time.Second))
 	}
 	driver, err := p.node.Isolation(cmp.Or(r.Isolation, dayfly.IsolationAuto))
