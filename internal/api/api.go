@@ -55,6 +55,7 @@ const (
 	BodyMaxBytes      = 16 << 20 // of a JSON body
 	headerTimeout     = 10 * time.Second
 	headerMaxBytes    = 64 << 10
+	idleTimeout       = 3 * time.Minute // of a connection between two requests
 	drainMaxBytes     = 64 << 20        // of a refused body that are read so that the client sees the refusal
 	drainTimeout      = 5 * time.Second // for the same
 	limitDefault      = 50              // entries of a page
@@ -89,13 +90,15 @@ func New(backend Backend, o Options) http.Handler {
 	return s
 }
 
-// NewServer makes an HTTP server for h with a limit on the time and size of a request's head and no other: commands and
+// NewServer makes an HTTP server for h with limits on the time and size of a request's head and on the time between requests,
+// and no other: commands and
 // transfers last as long as they need. Vanished peers are noticed by TCP keep-alives, on by default.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Handler:                      h,
 		ReadHeaderTimeout:            headerTimeout,
 		MaxHeaderBytes:               headerMaxBytes,
+		IdleTimeout:                  idleTimeout,
 		DisableGeneralOptionsHandler: true,
 	}
 	if log != nil {

@@ -251,10 +251,10 @@ func TestClientGone(t *testing.T) {
 	b.get("/v1/sandboxes/"+id).ok(t, 200)
 }
 
-// TestHeadLimits shows that only the head of a request has a time limit.
+// TestHeadLimits shows that only the head of a request and the time before it have limits.
 func TestHeadLimits(t *testing.T) {
 	srv := api.NewServer(http.NotFoundHandler(), nil)
-	if srv.ReadHeaderTimeout == 0 || srv.ReadTimeout != 0 || srv.WriteTimeout != 0 || srv.IdleTimeout != 0 {
+	if srv.ReadHeaderTimeout == 0 || srv.ReadTimeout != 0 || srv.WriteTimeout != 0 || srv.IdleTimeout == 0 {
 		t.Errorf("limits: %v %v %v %v", srv.ReadHeaderTimeout, srv.ReadTimeout, srv.WriteTimeout, srv.IdleTimeout)
 	}
 }
