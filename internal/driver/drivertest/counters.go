@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 // ownCounters takes all of what the kernel counts for each user in one machine. A user namespace's use counts for its maker
 // too: had all machines the same one, the host's root, one machine could stop the others and the node itself.
 func ownCounters(t *testing.T, s *suite) {
-	for _, name := range []string{"inotify", "mqueue"} {
+	for _, name := range []string{"inotify", "mqueue", "pty"} {
 		t.Run(name, func(t *testing.T) {
 			a, b := s.start(t), s.start(t)
 			if got := b.run(t, asRoot, "try", name); got != "ok" { // the control
@@ -34,6 +35,45 @@ func ownCounters(t *testing.T, s *suite) {
 			}
 		})
 	}
+}
+
+// firstVictims looks at whom the kernel kills when the whole host lacks memory: machines, before anything of the host, and
+// nothing inside can change that where the node may say so (CAP_SYS_RESOURCE).
+func firstVictims(t *testing.T, s *suite) {
+	m := s.start(t)
+	agent, err := scoreOf(strconv.Itoa(statePID(t, m.State())))
+	own, oerr := scoreOf("self")
+	if err != nil || oerr != nil || agent <= max(own, 0) {
+		t.Fatalf("PID 1 has score %d, the host %d: %v, %v", agent, own, err, oerr)
+	}
+	score, err := strconv.Atoi(m.run(t, asUser, "cat", "/proc/self/oom_score_adj"))
+	if err != nil || score <= agent {
+		t.Errorf("a command has score %d, PID 1 %d: %v", score, agent, err)
+	}
+	if !mayLower() {
+		t.Skip("the host lacks CAP_SYS_RESOURCE, so that commands can lower their score")
+	}
+	for _, user := range []string{asUser, asRoot} {
+		r := m.exec(t, dayfly.ProcessSpec{Argv: []string{s.Inside, "write", "/proc/self/oom_score_adj", "0"}, User: user})
+		if r.Exit.Code == 0 {
+			t.Errorf("user %q can hide behind the host's processes", user)
+		}
+	}
+}
+
+func scoreOf(pid string) (int, error) {
+	b, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// mayLower tells whether this process has CAP_SYS_RESOURCE.
+func mayLower() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // queuedData lets the kernel keep network data that nobody reads. Every connection has a little of its own; what buffers

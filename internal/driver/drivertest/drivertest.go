@@ -85,6 +85,7 @@ func Run(t *testing.T, h Harness) {
 		{"memory limit ends the command", true, memoryLimit},
 		{"process limit", true, processLimit},
 		{"kernel counters are its own", true, ownCounters},
+		{"first victims of the host's lack of memory", true, firstVictims},
 		{"unread network data counts as memory", true, queuedData},
 		{"shared memory cannot end the machine", true, sharedMemory},
 		{"sees its own CPUs, name and processes", true, ownView},

@@ -148,6 +148,20 @@ func agentEnv() []string {
 	return []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 }
 
+// fixScore writes the oom_score_adj that PID 1 gave itself once more: nothing inside can lower what a writer with CAP_SYS_RESOURCE
+// wrote. It must run after the exec, because a score belongs to everybody who shares the memory, which was this process.
+func (c *child) fixScore() error {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/oom_score_adj", c.pid), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open oom_score_adj: %w", err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(boot.Score)); err != nil && !errors.Is(err, unix.EACCES) { // the node's own is higher
+		return fmt.Errorf("write oom_score_adj: %w", err)
+	}
+	return nil
+}
+
 // mapIDs gives the child's user namespace its ids and lets the child go on.
 func (c *child) mapIDs(base uint32) error {
 	line := fmt.Appendf(nil, "0 %d %d\n", base, dayfly.IDCount)

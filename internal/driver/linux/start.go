@@ -175,7 +175,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 		}
 		return errors.Join(rerr, err, c.failed(), c.said())
 	}
-	return err
+	return errors.Join(err, c.fixScore())
 }
 
 // said gives what PID 1 wrote to standard error: the trace of a crash.

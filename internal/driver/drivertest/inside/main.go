@@ -181,6 +181,10 @@ func calls() map[string]func() error {
 		"packet_old":     socket(unix.AF_INET, unix.SOCK_PACKET, 0),
 		"xdp":            socket(unix.AF_XDP, unix.SOCK_RAW, 0),
 		"io_setup":       raw(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(new(uint64)))),
+		"pty": func() error {
+			_, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+			return err
+		},
 		"mqueue":         func() error { return openQueue("one") },
 		"tcp":            socket(unix.AF_INET, unix.SOCK_STREAM, 0),
 		"netlink":        socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),

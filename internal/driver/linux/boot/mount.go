@@ -12,7 +12,9 @@ const (
 	attrsPlain = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	attrsPTS   = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
 	ttyGroup   = "5" // Debian's, Alpine's and Fedora's
-	shmShare   = 2   // one part in so many of the memory may be files in /dev/shm
+	// terminalsMax is what a machine gets of the pseudo-terminals that all machines of the host share (kernel.pty.max).
+	terminalsMax = "128"
+	shmShare     = 2 // one part in so many of the memory may be files in /dev/shm
 )
 
 // pseudo are the machine's kernel file systems, detached until the root is there. -1 is one that this kernel lacks.
@@ -64,7 +66,8 @@ func (b *boot) makePseudo() (err error) {
 	if b.mounts.sys, err = newMount("sysfs", attrsPlain|unix.MOUNT_ATTR_RDONLY); err != nil {
 		return err
 	}
-	b.mounts.pts, err = newMount("devpts", attrsPTS, option{"ptmxmode", "0666"}, option{"mode", "0620"}, option{"gid", ttyGroup})
+	b.mounts.pts, err = newMount("devpts", attrsPTS, option{"ptmxmode", "0666"}, option{"mode", "0620"}, option{"gid", ttyGroup},
+		option{"max", terminalsMax})
 	if err != nil {
 		return err
 	}
@@ -91,10 +94,20 @@ func (b *boot) openCgroup() error {
 	return err
 }
 
-// openScore opens what decides who dies first for lack of memory.
+// Score is the oom_score_adj of PID 1; the agent gives its commands more. When the whole host lacks memory the kernel kills
+// machines before anything of the host.
+const Score = "400"
+
+// openScore opens what decides who dies first for lack of memory, and sets it. A node that is itself more exposed has its way.
 func (b *boot) openScore() (err error) {
 	b.score, err = unix.Openat(b.mounts.proc, "self/oom_score_adj", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	return err
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(b.score, []byte(Score)); err != nil && !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	return nil
 }
 
 // mountRoot puts the overlay over the old root. The process is not in it yet.
