@@ -36,6 +36,8 @@ type Server struct {
 	PID          int
 	flags        []string
 	binary       string
+	baseImage    string
+	env          []string
 }
 
 // Options say how to start a server. The zero value is a first start with the base image of Bin.
@@ -46,13 +48,20 @@ type Options struct {
 	Flags []string
 	// Binary is another copy of the program, or empty.
 	Binary string
+	// BaseImage is another file to import on a first start, or empty.
+	BaseImage string
+	// Env is further environment of the server.
+	Env []string
 }
 
 // Start starts a server. Close takes it away.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	s := &Server{flags: o.Flags, binary: o.Binary}
+	s := &Server{flags: o.Flags, binary: o.Binary, baseImage: o.BaseImage, env: o.Env}
 	if s.binary == "" {
 		s.binary = filepath.Join(Bin(), binaryName)
+	}
+	if s.baseImage == "" {
+		s.baseImage = filepath.Join(Bin(), imageName)
 	}
 	var err error
 	if s.Data, err = os.MkdirTemp("/var/tmp", "dayfly-test-"); err != nil {
@@ -102,8 +111,8 @@ func linkImages(ctx context.Context, from, data string) error {
 func (s *Server) Up(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startMax)
 	defer cancel()
-	args := append([]string{"up", "--listen", "127.0.0.1:0", "-o", "json", "--base-image", filepath.Join(Bin(), imageName)}, s.flags...)
-	out := s.Run(ctx, Command{Args: args})
+	args := append([]string{"up", "--listen", "127.0.0.1:0", "-o", "json", "--base-image", s.baseImage}, s.flags...)
+	out := s.Run(ctx, Command{Args: args, Env: s.env})
 	if out.Code != 0 {
 		return fmt.Errorf("dayfly up: exit %d: %s\nits log: %s", out.Code, out.Stderr, s.LogTail())
 	}
@@ -193,7 +202,7 @@ func (s *Server) Stop() error     { return unix.Kill(s.PID, unix.SIGSTOP) }
 func (s *Server) Continue() error { return unix.Kill(s.PID, unix.SIGCONT) }
 
 // Running tells whether the server's process lives.
-func (s *Server) Running() bool { return s.PID > 1 && unix.Kill(s.PID, 0) == nil }
+func (s *Server) Running() bool { return s.PID > 1 && !dead(fmt.Sprintf("/proc/%d", s.PID)) }
 
 // Warden is the process that holds the leases, or 0.
 func (s *Server) Warden() int {

@@ -1,0 +1,223 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/test/host"
+)
+
+// How far times may be from one another.
+const (
+	lateMax  = time.Second             // an enforcer, on a busy host
+	agentMax = 3500 * time.Millisecond // the agent's own clock, when no enforcer lives: 2 s by design
+	slack    = 300 * time.Millisecond  // between what the kernel told this program and what it told another
+	stamp    = 5 * time.Millisecond    // stamps are whole milliseconds
+	boxMax   = 2 * time.Minute         // no sandbox of this package lives longer
+)
+
+// box is what this program knows of one sandbox: what it asked for, what it was told, and what the kernel told it.
+type box struct {
+	id    string
+	label string
+
+	mu      sync.Mutex
+	lo, hi  time.Time // its deadline is in between; they differ while an extend's outcome is not known
+	ended   time.Time // when a delete was first asked for, or zero
+	hurt    time.Time // when its agent was killed, or zero
+	death   time.Time // when the kernel said that no process of it lives, or zero
+	files   map[string]*file
+	told    []string // what happened to it, for the report
+	toldEnd bool     // somebody was told that it has ended
+}
+
+// file is what a file may hold: what was confirmed, or what was sent without an answer.
+type file struct {
+	confirmed string
+	pending   []string
+}
+
+func newBox(s *host.Server, r record) *box {
+	b := &box{id: r.ID, label: r.Labels["key"], lo: r.ExpiresAt, hi: r.ExpiresAt, files: map[string]*file{}}
+	b.tell("created, due %s", clock(r.ExpiresAt))
+	go b.watch(s) // ends with the sandbox, boxMax at most
+	return b
+}
+
+// watch waits for the kernel's word that the sandbox is dead.
+func (b *box) watch(s *host.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), boxMax)
+	defer cancel()
+	at, err := s.WaitDead(ctx, b.id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.told = append(b.told, err.Error())
+		return
+	}
+	b.death = at
+	b.told = append(b.told, clock(at)+" dead")
+}
+
+func clock(t time.Time) string { return t.UTC().Format("05.000") }
+
+func (b *box) tell(format string, args ...any) {
+	b.told = append(b.told, clock(time.Now())+" "+fmt.Sprintf(format, args...))
+}
+
+func (b *box) note(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tell(format, args...)
+}
+
+// history is the report.
+func (b *box) history() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.id + ":\n\t\t" + strings.Join(b.told, "\n\t\t")
+}
+
+// usable tells that nothing was done that ends the sandbox, and that it has some time left.
+func (b *box) usable(left time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.death.IsZero() && b.ended.IsZero() && b.hurt.IsZero() && !b.toldEnd && time.Until(b.lo) > left
+}
+
+// blind are the times in which neither the server nor the warden could enforce anything.
+type blind struct {
+	mu    sync.Mutex
+	spans [][2]time.Time
+}
+
+func (l *blind) add(from, to time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.spans = append(l.spans, [2]time.Time{from, to})
+}
+
+// late is how late a sandbox may be that was due between lo and hi.
+func (l *blind) late(lo, hi time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.spans {
+		if s[0].Before(hi.Add(lateMax)) && s[1].After(lo.Add(-slack)) {
+			return agentMax
+		}
+	}
+	return lateMax
+}
+
+// check compares the record of an ended sandbox with what the kernel told.
+func (b *box) check(r record, l *blind) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %s (record: %s, %s, ended at %s; due %s to %s; dead at %s)", b.id, fmt.Sprintf(format, args...),
+			r.Status, r.EndReason, endClock(r), clock(b.lo), clock(b.hi), clock(b.death))
+	}
+	if r.EndedAt == nil {
+		return wrong("an ended sandbox has no time of its end")
+	}
+	if b.death.IsZero() {
+		return wrong("the record says ended, the kernel does not")
+	}
+	at := *r.EndedAt
+	if at.After(now.Add(stamp)) || at.After(b.death.Add(slack)) {
+		return wrong("ended_at is later than the end")
+	}
+	late := l.late(b.lo, b.hi)
+	if b.death.After(b.hi.Add(late)) {
+		return wrong("it outlived its deadline by %s", b.death.Sub(b.hi))
+	}
+	first := b.lo // the earliest true end
+	for _, other := range []time.Time{b.ended, b.hurt} {
+		if !other.IsZero() && other.Before(first) {
+			first = other
+		}
+	}
+	if at.Before(first.Add(-stamp-time.Millisecond)) || b.death.Before(first.Add(-stamp)) {
+		return wrong("it ended before its time, %s", clock(first))
+	}
+	return b.reasonLocked(r, wrong)
+}
+
+func endClock(r record) string {
+	if r.EndedAt == nil {
+		return "never"
+	}
+	return clock(*r.EndedAt)
+}
+
+// reasonLocked checks why a sandbox ended.
+func (b *box) reasonLocked(r record, wrong func(string, ...any) error) error {
+	expired := !b.death.Before(b.lo.Add(-stamp))
+	switch r.EndReason {
+	case "lease_expired":
+		if !expired {
+			return wrong("it cannot have expired")
+		}
+	case "requested":
+		if b.ended.IsZero() {
+			return wrong("nobody asked for its end")
+		}
+	case "crashed":
+		if b.hurt.IsZero() {
+			return wrong("nobody made it crash")
+		}
+	default:
+		return wrong("no such reason is possible")
+	}
+	if (r.Status == "failed") != (r.EndReason == "crashed") {
+		return wrong("the status does not fit the reason")
+	}
+	return nil
+}
+
+// killAgent kills the sandbox's first process from outside.
+func (b *box) killAgent(s *host.Server) error {
+	pid, err := firstProcess(s, b.id)
+	if err != nil || pid == 0 {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hurt = time.Now()
+	b.tell("its agent is killed")
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+// firstProcess finds PID 1 of a sandbox, or 0: the one that its control group has and whose own name for itself is 1.
+func firstProcess(s *host.Server, id string) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil || !strings.Contains(string(b), "/dayfly-"+s.Installation+"/"+id) {
+			continue
+		}
+		status, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "status"))
+		for line := range strings.Lines(string(status)) {
+			if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "NSpid:" && fields[2] == "1" {
+				return strconv.Atoi(fields[1])
+			}
+		}
+	}
+	return 0, nil
+}

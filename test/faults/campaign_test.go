@@ -1,0 +1,339 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// firedMax is how long a round waits for its failpoint: not every round comes past it.
+const firedMax = 1500 * time.Millisecond
+
+func testContext() context.Context { return context.Background() }
+
+// TestCampaign kills at random, restarts, and looks whether every promise was kept.
+func TestCampaign(t *testing.T) {
+	w := newWorld(t)
+	points, err := failpoints()
+	if err != nil || len(points) < 50 {
+		t.Fatalf("%d failpoints found in the source (%v)", len(points), err)
+	}
+	fired := map[string]int{}
+	bad := 0
+	began := time.Now()
+	for i := range *rounds {
+		n := *seed + uint64(i)
+		p, err := w.round(n, points)
+		if p.fired {
+			fired[p.point]++
+		}
+		took := "ok"
+		if err != nil {
+			bad++
+			took = "FAILED"
+			t.Errorf("round %d, seed %d: %s\n\t%v\n\tagain: go test ./test/faults -run Campaign -rounds 1 -seed %d", i, n, p, err, n)
+		}
+		t.Logf("round %d, seed %d: %s: %s", i, n, p, took)
+		if bad >= 5 || t.Context().Err() != nil {
+			break
+		}
+	}
+	t.Logf("%d rounds in %s, %d with a broken promise, %d of %d failpoints fired", *rounds, time.Since(began).Round(time.Second), bad, len(fired), len(points))
+	if err := w.panicked(); err != nil {
+		t.Error(err)
+	}
+}
+
+var hitPattern = regexp.MustCompile(`failpoint\.Hit\("([^"]+)"\)`)
+
+// failpoints finds the names of all failpoints in the source.
+func failpoints() ([]string, error) {
+	seen := map[string]bool{}
+	for _, root := range []string{"../../internal", "../../cmd"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "internal/failpoint/") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			for _, m := range hitPattern.FindAllSubmatch(b, -1) {
+				seen[string(m[1])] = true
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var names []string
+	for name := range seen {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// plan is what a round does to whom.
+type plan struct {
+	point   string        // armed, or empty
+	action  string        // kill or stop
+	hit     int           // which passage
+	restart bool          // the point is on the way of a start: it is armed between two of them
+	delay   time.Duration // before the signals, without a point
+	server  bool          // killed
+	warden  bool          // killed
+	agent   bool          // of one sandbox killed
+	freeze  string        // server or warden: stopped for a while instead of killed, or empty
+	down    time.Duration // between the kill and the restart, or the length of the freeze
+	fired   bool
+}
+
+func (p plan) String() string {
+	var what []string
+	if p.point != "" {
+		what = append(what, fmt.Sprintf("%s at %s,%d fired=%v", p.action, p.point, p.hit, p.fired))
+	} else {
+		what = append(what, "after "+p.delay.String())
+	}
+	for name, on := range map[string]bool{"server": p.server, "warden": p.warden, "agent": p.agent} {
+		if on {
+			what = append(what, "kill "+name)
+		}
+	}
+	if p.freeze != "" {
+		what = append(what, "freeze "+p.freeze)
+	}
+	slices.Sort(what)
+	return strings.Join(what, ", ") + fmt.Sprintf(", %s down", p.down)
+}
+
+var startPoints = []string{"control.recover.", "node.recover.", "node.sweep.", "control.sweep.", "warden.finish.", "warden.resolve.", "first."}
+
+func newPlan(rng *rand.Rand, points []string) plan {
+	p := plan{down: time.Duration(rng.IntN(1200)) * time.Millisecond}
+	if rng.IntN(10) < 7 {
+		p.point, p.hit, p.action = points[rng.IntN(len(points))], 1+rng.IntN(2), "kill"
+		if *only != "" {
+			p.point, p.hit = *only, 1
+		}
+		p.restart = slices.ContainsFunc(startPoints, func(s string) bool { return strings.HasPrefix(p.point, s) })
+		if rng.IntN(3) == 0 && !p.restart && !strings.HasPrefix(p.point, "agent.") {
+			p.action = "stop"
+		}
+	} else {
+		p.delay = time.Duration(rng.IntN(600)) * time.Millisecond
+	}
+	switch rng.IntN(8) {
+	case 0, 1, 2:
+		p.server = true
+	case 3:
+		p.warden = true
+	case 4:
+		p.server, p.warden = true, true
+	case 5:
+		p.agent = true
+	case 6:
+		p.server, p.warden, p.agent = true, true, true
+	case 7:
+		p.freeze = []string{"server", "warden"}[rng.IntN(2)]
+	}
+	return p
+}
+
+// round is one fault among operations, a restart, and the check of everything.
+func (w *world) round(n uint64, points []string) (plan, error) {
+	rng := rand.New(rand.NewPCG(n, 0))
+	p := newPlan(rng, points)
+	for len(w.all()) < 3 {
+		if settled, err := (&createOp{key: fmt.Sprintf("%s-fill-%d-%d", w.tag, n, rng.IntN(1<<30)), seconds: 7}).run(w); err != nil || !settled {
+			return p, errors.Join(errors.New("cannot make a sandbox before the round"), err)
+		}
+	}
+	ops := w.choose(rng, int(n%1e6))
+	if len(w.all()) > boxesMax {
+		ops = append(ops, &deleteOp{w.all()[0]})
+	}
+	victim := w.anyBox(rng)
+	if p.point != "" && !p.restart {
+		w.arm(p, victim)
+	}
+	var g sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	var again []operation
+	for _, o := range ops {
+		wait := time.Duration(rng.IntN(400)) * time.Millisecond
+		g.Go(func() {
+			pause(wait)
+			settled, err := o.run(w)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if !settled {
+				again = append(again, o)
+			}
+		})
+	}
+	if err := w.strike(&p, victim); err != nil {
+		errs = append(errs, err)
+	}
+	g.Wait()
+	w.disarm()
+	errs = append(errs, w.ready())
+	for _, o := range again {
+		errs = append(errs, w.settle(o))
+	}
+	for _, o := range ops {
+		errs = append(errs, o.check(w))
+	}
+	errs = append(errs, w.agree(), w.closeBoxes())
+	return p, errors.Join(errs...)
+}
+
+// settle runs an operation again, as a client would, until its outcome is known.
+func (w *world) settle(o operation) error {
+	return within(settleMax, func() error {
+		settled, err := o.run(w)
+		if err == nil && !settled {
+			err = fmt.Errorf("%s: %w", o, errNotYet)
+		}
+		return err
+	})
+}
+
+// arm arms the point of the plan; an agent's in the victim alone.
+func (w *world) arm(p plan, victim *box) {
+	path := w.points
+	if strings.HasPrefix(p.point, "agent.") {
+		if victim == nil {
+			return
+		}
+		path = filepath.Join("/run/dayfly", w.s.Installation, victim.id, "in", "failpoints")
+		victim.mu.Lock()
+		victim.hurt = time.Now() // from now on it may crash
+		victim.tell("armed: %s", p)
+		victim.mu.Unlock()
+	}
+	_ = os.WriteFile(path, fmt.Appendf(nil, "%s=%s,%d\n", p.point, p.action, p.hit), 0o444)
+}
+
+func (w *world) disarm() {
+	files, _ := filepath.Glob(w.points + "*")
+	for _, f := range files {
+		_ = os.Remove(f)
+	}
+}
+
+// waitFired waits until somebody obeyed the point, and gives the process.
+func (w *world) waitFired(p plan) (pid int, ok bool) {
+	err := within(firedMax, func() error {
+		b, err := os.ReadFile(w.points + "." + p.point + ".fired")
+		if err == nil && len(b) > 0 {
+			pid, err = strconv.Atoi(string(b))
+		}
+		if err == nil && pid == 0 {
+			err = errNotYet
+		}
+		return err
+	})
+	return pid, err == nil
+}
+
+// strike does what the plan says to server, warden and agent, and starts the server again if it is dead.
+func (w *world) strike(p *plan, victim *box) error {
+	began := time.Now()
+	stopped := 0
+	if p.point != "" && !p.restart {
+		pid, ok := w.waitFired(*p)
+		p.fired = ok
+		if ok && p.action == "stop" {
+			stopped = pid
+		}
+	} else {
+		pause(p.delay)
+	}
+	warden := w.s.Warden()
+	if p.agent && victim != nil {
+		if err := victim.killAgent(w.s); err != nil {
+			return err
+		}
+	}
+	if p.freeze != "" && w.s.Running() {
+		pid := w.s.PID
+		if p.freeze == "warden" {
+			pid = warden
+		}
+		if pid > 1 {
+			_ = unix.Kill(pid, unix.SIGSTOP)
+			pause(p.down)
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
+	}
+	if p.server || p.restart || stopped == w.s.PID && stopped != 0 {
+		_ = w.s.Kill()
+	}
+	if (p.warden || stopped == warden) && warden != 0 {
+		_, _ = w.s.KillWarden()
+	}
+	if w.s.Running() {
+		if p.warden || p.freeze != "" || warden == 0 {
+			w.blind.add(began, time.Now().Add(time.Second))
+		}
+		return nil
+	}
+	pause(p.down)
+	err := w.restart(p)
+	w.blind.add(began, time.Now())
+	return err
+}
+
+// restart starts the server; with a point on its way it dies once more.
+func (w *world) restart(p *plan) error {
+	if p.restart {
+		w.arm(*p, nil)
+		_ = w.s.Up(testContext()) // dies at the point, or gets past it
+		var pid int
+		if pid, p.fired = w.waitFired(*p); p.fired {
+			_ = within(time.Second, func() error { // it is killed, but may not be dead yet
+				if pid == w.s.PID && w.s.Running() {
+					return errNotYet
+				}
+				return nil
+			})
+		}
+		w.disarm()
+	}
+	if w.s.Running() {
+		return nil
+	}
+	return w.s.Up(testContext())
+}
+
+// ready makes sure that a server and a warden run and take work.
+func (w *world) ready() error {
+	return within(15*time.Second, func() error {
+		if !w.s.Running() {
+			if err := w.s.Up(testContext()); err != nil {
+				return err
+			}
+		}
+		if a := w.do("GET", "/readyz", "", nil); a.status != 200 {
+			return fmt.Errorf("not ready: %s", a)
+		}
+		return nil
+	})
+}
