@@ -50,10 +50,10 @@ func upCommand() *cobra.Command {
 			if err := needRoot("up"); err != nil {
 				return err
 			}
-			if _, running := runningServer(cfg.Data); !running {
-				if err := startServer(cmd, cfg); err != nil {
-					return err
-				}
+			if _, running := runningServer(cfg.Data); running {
+				fmt.Fprintln(cmd.ErrOrStderr(), "a server runs already; other settings need a `dayfly down` first")
+			} else if err := startServer(cmd, cfg); err != nil {
+				return err
 			}
 			return printServer(cmd, cfg)
 		},
