@@ -218,6 +218,9 @@ func (c *config) check() error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	c.Data = abs
+	if info, err := os.Stat(c.Data); err == nil && !info.IsDir() {
+		return fmt.Errorf("data: %s is not a directory", c.Data)
+	}
 	if d := time.Duration(c.Lease.Max); d < 0 || d > 24*time.Hour {
 		return fmt.Errorf("lease.max %s: it must be between 0 and 24h", d)
 	}

@@ -89,6 +89,29 @@ func TestWrongSettings(t *testing.T) {
 	}
 }
 
+func TestDataMustBeADirectory(t *testing.T) {
+	file := configFile(t, "")
+	if _, err := load(t, "--data", file); err == nil || !strings.Contains(err.Error(), "is not a directory") {
+		t.Errorf("error %v for a file", err)
+	}
+}
+
+func TestLastWords(t *testing.T) {
+	for _, tt := range []struct{ name, log, want string }{
+		{"error after log lines", "time=1 msg=a\ndayfly: no disk\nhint: get one\n", "no disk\nhint: get one"},
+		{"error alone", "dayfly: no disk\n", "no disk"},
+		{"the last one", "dayfly: old\ntime=2 msg=b\ndayfly: new\n", "new"},
+		{"a crash", "panic: x\ngoroutine 1\n", "\npanic: x\ngoroutine 1"},
+		{"silence", "", "\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := lastWords(tt.log); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // A background server runs in /, so every path must reach it whole, wherever it was set.
 func TestPathsReachTheServerWhole(t *testing.T) {
 	dir := t.TempDir()

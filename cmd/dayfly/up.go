@@ -108,8 +108,18 @@ func startServer(cmd *cobra.Command, cfg config) error {
 		return dayfly.Errorf(dayfly.CodeUnavailable, "the server is not ready after %s; it goes on", upTimeout).WithHint("see %s", logFile.Name())
 	}
 	_ = server.Wait()
-	return dayfly.Errorf(dayfly.CodeUnavailable, "the server did not start:\n%s", strings.TrimSpace(tail(logFile.Name(), begin, logTail))).
+	return dayfly.Errorf(dayfly.CodeUnavailable, "the server did not start: %s", lastWords(tail(logFile.Name(), begin, logTail))).
 		WithHint("the whole log is %s", logFile.Name())
+}
+
+// lastWords gives what a server said when it gave up, else all of the log's end.
+func lastWords(log string) string {
+	log = strings.TrimSpace(log)
+	const own = "dayfly: " // how every command begins what failed
+	if i := strings.LastIndex("\n"+log, "\n"+own); i >= 0 {
+		return log[i+len(own):]
+	}
+	return "\n" + log
 }
 
 // openLog opens the log of background servers of a data directory for appending.
