@@ -15,6 +15,7 @@ type Store interface {
 	AccountStore
 	ImageStore
 	RequestStore
+	EventStore
 	// Ping tells whether the database answers, for readiness.
 	Ping(ctx context.Context) error
 	Close() error
@@ -119,4 +120,25 @@ type RequestStore interface {
 	AbandonRequest(ctx context.Context, account, key string) error
 	// PurgeRequests removes up to limit records made before t and tells how many.
 	PurgeRequests(ctx context.Context, t time.Time, limit int) (int, error)
+}
+
+// EventStore keeps what happened. Changes of a sandbox (accepted, running, extended, deleting, ended, adopted) are stored as
+// events by the methods that make them, in the same transaction, with the actor of their context.
+type EventStore interface {
+	// AddEvent stores an event that no other method does. Seq is given by the store; a zero At is refused.
+	AddEvent(ctx context.Context, e Event) (Event, error)
+	// Events reads events in order of Seq.
+	Events(ctx context.Context, f EventFilter) ([]Event, error)
+	// AwaitEvents blocks until there may be an event after seq, or ctx ends.
+	AwaitEvents(ctx context.Context, seq int64) error
+	// PurgeEvents removes up to limit events that happened before t and tells how many.
+	PurgeEvents(ctx context.Context, t time.Time, limit int) (int, error)
+}
+
+// EventFilter selects events. Its zero fields select everything.
+type EventFilter struct {
+	Account string // empty: every account's and the installation's own
+	Sandbox string
+	After   int64 // only later ones
+	Limit   int   // 1–1000; 0 means 100
 }

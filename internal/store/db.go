@@ -32,6 +32,7 @@ type DB struct {
 	reading chan *session // the same channel as writing for a database in memory
 	every   []*session
 	journal *checkpointer // nil in memory and for reading only
+	events  bell
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
@@ -128,7 +129,8 @@ func (db *DB) transact(ctx context.Context, fn func(tx) error, before, after str
 		return err
 	}
 	defer func() { db.writing <- s }()
-	t := tx{ctx: db.d.during(ctx), s: s, d: db.d}
+	var noted int64
+	t := tx{ctx: db.d.during(ctx), s: s, d: db.d, seq: &noted}
 	if before != "" {
 		if _, err := t.exec(before); err != nil {
 			return db.explain(fmt.Errorf("make the next write durable: %w", err))
@@ -152,6 +154,7 @@ func (db *DB) transact(ctx context.Context, fn func(tx) error, before, after str
 	}
 	committed = true
 	db.journal.wrote()
+	db.events.ring(noted)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"dayfly.dev/dayfly"
 )
@@ -43,7 +44,10 @@ func (db *DB) MoveSandbox(ctx context.Context, sb dayfly.Sandbox) (dayfly.Sandbo
 		now.Wanted, now.Status, now.Driver, now.Node = sb.Wanted, sb.Status, sb.Driver, sb.Node
 		now.Lease, now.Times, now.End = sb.Lease, sb.Times, sb.End
 		moved = asStored(now)
-		return t.storeMove(was, moved)
+		if err := t.storeMove(was, moved); err != nil {
+			return err
+		}
+		return t.noteMove(was, moved)
 	})
 	if err != nil {
 		return dayfly.Sandbox{}, err
@@ -99,7 +103,7 @@ func (db *DB) RenewLease(ctx context.Context, id string, rev int64, lease dayfly
 		if _, err := t.exec(sqlRenew, id, r.Rev, int64(lease.Deadline)); err != nil {
 			return fmt.Errorf("renew the lease: %w", err)
 		}
-		return nil
+		return t.note(event(renewed, dayfly.EventExtended, time.Now(), ""))
 	})
 	if err != nil {
 		return dayfly.Sandbox{}, err

@@ -154,6 +154,11 @@ func (db *DB) openFile(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	if !o.ReadOnly {
+		if err := db.startBell(ctx); err != nil {
+			return fmt.Errorf("read the last event: %w", err)
+		}
+	}
 	undo.Release()
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"dayfly.dev/dayfly"
@@ -60,8 +61,10 @@ func (db *DB) CreateSandbox(ctx context.Context, sb dayfly.Sandbox, req *dayfly.
 		}
 		sb.Rev = 1
 		var err error
-		stored, err = t.insertSandbox(sb)
-		return err
+		if stored, err = t.insertSandbox(sb); err != nil {
+			return err
+		}
+		return t.note(event(stored, dayfly.EventAccepted, stored.Times.CreatedAt, ""))
 	})
 	if err != nil {
 		return dayfly.Sandbox{}, false, err
@@ -127,8 +130,10 @@ func (db *DB) AdoptSandbox(ctx context.Context, sb dayfly.Sandbox) (dayfly.Sandb
 			return err
 		}
 		sb.Rev = max(1, sb.Rev)
-		stored, err = t.insertSandbox(sb)
-		return err
+		if stored, err = t.insertSandbox(sb); err != nil {
+			return err
+		}
+		return t.note(event(stored, dayfly.EventAdopted, time.Now(), ""))
 	})
 	return stored, err
 }

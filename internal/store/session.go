@@ -47,6 +47,7 @@ type tx struct {
 	ctx context.Context
 	s   *session
 	d   *dialect
+	seq *int64 // of the last event noted in it; nil when it only reads
 }
 
 // exec runs a statement and tells how many rows it changed.

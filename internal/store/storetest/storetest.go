@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) dayfly.Store) {
 		{"account", accountCases()},
 		{"image", imageCases()},
 		{"request", requestCases()},
+		{"event", eventCases()},
 		{"always", alwaysCases()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
