@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/agentwire"
 )
 
 // attachment counts the clients of one running process, so that it can be ended when the last one has left.
@@ -12,6 +14,7 @@ type attachment struct {
 	clients int
 	policy  dayfly.OnDisconnect
 	timer   *time.Timer // armed while nobody is attached under the policy grace, else nil
+	left    int         // how often the last client left; a timer counts for one of them
 }
 
 func (a *attachment) stop() {
@@ -34,8 +37,8 @@ func (b *Box) attach(id string, policy dayfly.OnDisconnect) {
 	a.clients++
 }
 
-// detach notes that a client is done with a process. finished: it saw the end, nothing is left to decide. Otherwise the
-// last client's leaving has the process's policy decide.
+// detach notes that a client is done with a process. finished: it saw the end, or that there never was a process, so nothing
+// is left to decide. Otherwise the last client's leaving has the process's policy decide.
 func (b *Box) detach(id string, finished bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +47,7 @@ func (b *Box) detach(id string, finished bool) {
 		return
 	}
 	a.clients--
-	if finished {
+	if finished || b.released {
 		a.stop()
 		delete(b.processes, id)
 		return
@@ -57,35 +60,55 @@ func (b *Box) detach(id string, finished bool) {
 		delete(b.processes, id)
 	case dayfly.DisconnectKill:
 		delete(b.processes, id)
-		b.m.work.Go(func() { b.killLeft(id) })
+		b.m.background(func() { b.killLeft(id) })
 	default:
-		a.timer = time.AfterFunc(dayfly.DisconnectGracePeriod, func() { b.killIfLeft(id) })
+		a.left++
+		left := a.left
+		a.timer = time.AfterFunc(b.m.opt.DisconnectGrace, func() {
+			b.m.background(func() { b.killIfLeft(id, left) })
+		})
 	}
 }
 
-// killIfLeft ends a process that nobody came back to.
-func (b *Box) killIfLeft(id string) {
+// killIfLeft ends a process that nobody came back to since its last client left for the left-th time.
+func (b *Box) killIfLeft(id string, left int) {
 	b.mu.Lock()
 	a := b.processes[id]
-	left := a != nil && a.clients == 0
-	if left {
+	nobody := a != nil && a.clients == 0 && a.left == left
+	if nobody {
 		delete(b.processes, id)
 	}
 	b.mu.Unlock()
-	if left {
+	if nobody {
 		b.killLeft(id)
 	}
 }
 
-// killTimeout is how long the end of one process tree may take.
-const killTimeout = 10 * time.Second
+// Bounds of ending a process that its clients left.
+const (
+	killTimeout = 10 * time.Second // one attempt
+	killTries   = 3                // a lost session is made anew
+)
 
 func (b *Box) killLeft(id string) {
-	ctx, cancel := context.WithTimeout(b.m.life, killTimeout)
-	defer cancel()
-	if err := b.Signal(ctx, id, "KILL", true /* tree */); err != nil && dayfly.ErrorCode(err) == dayfly.CodeInternal {
-		b.m.opt.Log.Error("end a process whose client left", "sandbox", b.id, "process", id, "error", err)
+	var err error
+	for range killTries {
+		ctx, cancel := context.WithTimeout(b.m.life, killTimeout)
+		err = b.Signal(ctx, id, "KILL", true /* tree */)
+		cancel()
+		if err == nil || b.m.life.Err() != nil || unstarted(err) {
+			return
+		}
 	}
+	b.m.opt.Log.Error("end a process whose client left", "sandbox", b.id, "process", id, "error", err)
+}
+
+// unstarted tells that an error is an answer: the agent refused, there is no such process, or the machine has ended. After any
+// other error a process may run.
+func unstarted(err error) bool {
+	var said *dayfly.Error
+	return errors.As(err, &said) && !errors.Is(err, agentwire.ErrLost) &&
+		said.Code != dayfly.CodeInternal && said.Code != dayfly.CodeUnavailable
 }
 
 // readopt counts a restart of the server as the leaving of every client, from now on.

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -20,59 +21,132 @@ type Box struct {
 	mu         sync.Mutex
 	st         state
 	agent      *agentwire.Client // nil until connected, and again after it was lost
+	dialing    *dialing          // nil unless a session is being made
 	processes  map[string]*attachment
-	destroying bool
+	oom        oomMemory
+	destroying bool // its end was asked for: watch tells nobody
+	released   bool // no session is made any more
 }
 
-// greetTimeout is how long an agent may take to answer the first hello.
+// dialing is a session that is being made. All who need it wait for the same one.
+type dialing struct {
+	done   chan struct{} // closed when it is settled
+	client *agentwire.Client
+	err    error
+}
+
+// greetTimeout is how long an agent may take to answer a hello.
 const greetTimeout = 10 * time.Second
 
 func newBox(m *Manager, st state, inst dayfly.Instance) *Box {
 	return &Box{id: st.Sandbox.ID, m: m, inst: inst, st: st, processes: map[string]*attachment{}}
 }
 
-// connect makes sure there is a session with the agent. CodeGone: the machine has ended.
-func (b *Box) connect(ctx context.Context) error {
-	_, err := b.session(ctx)
-	return err
-}
-
-// session gives the session with the agent, made anew when the last one was lost.
-func (b *Box) session(ctx context.Context) (*agentwire.Client, error) {
+func (b *Box) state() state {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.agent != nil {
-		select {
-		case <-b.agent.Done():
-			_ = b.agent.Close()
-			b.agent = nil
-		default:
-			return b.agent, nil
-		}
-	}
+	st := b.st
+	st.Sandbox = st.Sandbox.Clone()
+	return st
+}
+
+func (b *Box) renewed(lease dayfly.Lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.st.Sandbox.Lease = lease
+}
+
+func (b *Box) destroyed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.destroying = true
+}
+
+// greet makes the first session, before anybody else knows the box. Its errors are those of a start.
+func (b *Box) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
+	client, err := b.dial(ctx)
+	if err != nil {
+		return errors.New(err.Error()) // not the code: a start that fails is no sandbox that ended
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.agent = client
+	return nil
+}
+
+func (b *Box) dial(ctx context.Context) (*agentwire.Client, error) {
 	conn, err := b.inst.Dial(ctx)
 	if err != nil {
-		return nil, b.explain(err)
+		return nil, fmt.Errorf("%w: %w", errDial, err)
 	}
-	client, err := agentwire.NewClient(ctx, conn)
-	if err != nil {
-		return nil, b.explain(err)
+	return agentwire.NewClient(ctx, conn)
+}
+
+// session gives the session with the agent, made anew when the last one was lost. Only its making waits for the agent, on a
+// context of its own and without the lock: an agent that hangs holds up nobody who does not need it. CodeGone: the machine
+// has ended.
+func (b *Box) session(ctx context.Context) (*agentwire.Client, error) {
+	b.mu.Lock()
+	if agent := b.agent; agent != nil {
+		select {
+		case <-agent.Done(): // lost; its own goroutines end by themselves
+			b.agent = nil
+		default:
+			b.mu.Unlock()
+			return agent, nil
+		}
 	}
-	b.agent = client
-	return client, nil
+	d := b.dialing
+	if d == nil {
+		if b.released {
+			b.mu.Unlock()
+			return nil, b.ended(errReleased)
+		}
+		d = &dialing{done: make(chan struct{})}
+		b.dialing = d
+		b.m.background(func() { b.redial(d) })
+	}
+	b.mu.Unlock()
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to the agent of %s: %w", b.id, ctx.Err())
+	case <-b.m.life.Done():
+		return nil, b.ended(errReleased)
+	}
+	return d.client, b.explain(d.err)
+}
+
+var errReleased = errors.New("the sandbox was let go of")
+
+func (b *Box) redial(d *dialing) {
+	ctx, cancel := context.WithTimeout(b.m.life, greetTimeout)
+	defer cancel()
+	client, err := b.dial(ctx)
+	if err != nil && !errors.Is(err, errDial) {
+		err = fmt.Errorf("%w: %w", agentwire.ErrLost, err)
+	}
+	b.mu.Lock()
+	b.dialing = nil
+	late := b.released && client != nil
+	if late {
+		d.err = fmt.Errorf("%w: %w", agentwire.ErrLost, errReleased)
+	} else {
+		d.client, d.err, b.agent = client, err, client
+	}
+	b.mu.Unlock()
+	if late {
+		_ = client.Close()
+	}
+	close(d.done)
 }
 
 // explain turns an error of a call into the machine into what the caller should know: that the machine has ended, if so.
+// CodeGone from the agent itself is about a dropped process record, not about the machine.
 func (b *Box) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if dayfly.ErrorCode(err) == dayfly.CodeGone && dayfly.AsError(err).Details["sandbox"] == nil && !errors.Is(err, agentwire.ErrLost) {
-		return err // a dropped process record, not the machine
-	}
-	if errors.Is(err, agentwire.ErrLost) || dayfly.ErrorCode(err) == dayfly.CodeGone || errors.Is(err, errDial) {
+	if errors.Is(err, agentwire.ErrLost) || errors.Is(err, errDial) {
 		return b.ended(err)
 	}
 	return err
@@ -85,10 +159,11 @@ func (b *Box) ended(cause error) error {
 	select {
 	case <-b.inst.Done():
 		return gone(b.id).WithCause(cause)
+	case <-b.m.life.Done():
 	case <-late.C:
-		return dayfly.Errorf(dayfly.CodeUnavailable, "the connection to the sandbox's agent broke; the outcome is not known").
-			WithHint("the process may still run: look it up by its id").WithCause(cause)
 	}
+	return dayfly.Errorf(dayfly.CodeUnavailable, "the connection to the sandbox's agent broke; the outcome is not known").
+		WithHint("the process may still run: look it up by its id").WithRetryAfter(endedWait).WithCause(cause)
 }
 
 // endedWait is how long a broken session waits for the news that its machine has ended.
@@ -110,8 +185,9 @@ func (b *Box) watch(ctx context.Context) {
 	if asked {
 		return
 	}
+	ended, _ := b.m.ending(b.id)
 	select {
-	case b.m.endings <- b.m.ending(b.id):
+	case b.m.endings <- ended:
 	case <-ctx.Done():
 	}
 }
@@ -119,26 +195,28 @@ func (b *Box) watch(ctx context.Context) {
 // release lets go of the session; the machine goes on.
 func (b *Box) release() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.released = true
 	for _, a := range b.processes {
 		a.stop()
 	}
-	if b.agent != nil {
-		_ = b.agent.Close()
-		b.agent = nil
+	agent := b.agent
+	b.agent = nil
+	b.mu.Unlock()
+	if agent != nil {
+		_ = agent.Close()
 	}
 }
 
-// ending reads how a machine ended from what the enforcers wrote down, else it ended now by itself.
-func (m *Manager) ending(id string) control.Ending {
+// ending reads how a machine ended from what the enforcers wrote down, else it ended now by itself. known tells which.
+func (m *Manager) ending(id string) (e control.Ending, known bool) {
 	now := m.Now()
+	e = control.Ending{ID: id, At: now.Wall, Reason: dayfly.EndCrashed}
 	end, ok, err := m.opt.Leases.Ended(id)
 	if err != nil {
 		m.opt.Log.Warn("read end record", "sandbox", id, "error", err)
 	}
-	e := control.Ending{ID: id, At: now.Wall, Reason: dayfly.EndCrashed}
 	if !ok {
-		return e
+		return e, false
 	}
 	if end.Expired {
 		e.Reason = dayfly.EndLeaseExpired
@@ -146,5 +224,5 @@ func (m *Manager) ending(id string) control.Ending {
 	if end.BootID == now.BootID {
 		e.At = now.WallAt(end.Boot)
 	}
-	return e
+	return e, true
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -14,101 +15,106 @@ import (
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
-// undoTimeout is how long one undo step of a failed create may take.
+// undoTimeout is how long the undo of a failed create may take.
 const undoTimeout = 30 * time.Second
 
 // Create implements control.Node. Its order is the guarantee: the lease file is on the host before the first kernel
-// object, and each step pushes its undo, which runs on a context of its own.
+// object, and whatever fails after that undoes everything, on a context of its own.
 func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) error {
-	letGo := m.hold(sb.ID)
+	letGo, err := m.hold(ctx, sb.ID)
+	if err != nil {
+		return err
+	}
 	defer letGo()
+	if m.box(sb.ID) != nil {
+		return dayfly.Errorf(dayfly.CodeConflict, "there is a sandbox %s already", sb.ID)
+	}
+	driver, ok := m.drivers[sb.Driver]
+	if !ok {
+		return fmt.Errorf("start %s: no driver %q", sb.ID, sb.Driver)
+	}
 	if err := m.opt.Leases.Alive(); err != nil {
 		return err
 	}
-	undo := cleanup.Stack{}
-	defer undo.Clean()
-
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("start %s: %w", sb.ID, err)
+	}
 	failpoint.Hit("node.create.begin")
-	slot, err := m.takeSlot(&undo)
+	slot, err := m.takeSlot()
 	if err != nil {
 		return err
 	}
 	failpoint.Hit("node.create.slot")
 	st := state{Version: stateVersion, Sandbox: sb.Clone(), Slot: slot, Driver: sb.Driver, Attached: sb.Spec.Network.Internet}
 	st.Sandbox.Spec.Env = nil
-	if err := m.record(st, &undo); err != nil {
-		return err
-	}
-	spec, err := m.prepare(ctx, st, sb.Spec.Env, im, &undo)
+	var b *Box
+	undo := cleanup.Make(func() { m.unmake(st, b) })
+	defer undo.Clean()
+	b, err = m.make(ctx, driver, st, sb.Spec.Env, im)
 	if err != nil {
 		return err
-	}
-	failpoint.Hit("node.create.prepared")
-	driver, ok := m.drivers[sb.Driver]
-	if !ok {
-		return fmt.Errorf("start %s: no driver %q", sb.ID, sb.Driver)
-	}
-	inst, err := driver.Start(ctx, spec)
-	if err != nil {
-		return fmt.Errorf("start %s: %w", sb.ID, err)
-	}
-	undo.Add(func() { m.undone(sb.ID, "destroy", inst.Destroy) })
-	failpoint.Hit("node.create.started")
-	st.Instance = inst.State()
-	if err := m.writeState(st); err != nil {
-		return err
-	}
-	failpoint.Hit("node.create.instance")
-	b := newBox(m, st, inst)
-	if err := b.connect(ctx); err != nil {
-		return fmt.Errorf("greet the agent of %s: %w", sb.ID, err)
-	}
-	failpoint.Hit("node.create.greeted")
-	if inst := m.Now(); sb.Lease.Due(inst) {
-		return fmt.Errorf("start %s: its lease ended before it was ready", sb.ID)
 	}
 	undo.Release()
 	m.setBox(b)
-	m.work.Go(func() { b.watch(m.life) })
+	m.background(func() { b.watch(m.life) })
 	return nil
 }
 
-func (m *Manager) takeSlot(undo *cleanup.Stack) (int, error) {
+// make does the steps of a create. It undoes none of them: after an error the box is what came to life, or nil.
+func (m *Manager) make(ctx context.Context, driver dayfly.Driver, st state, env map[string]string, im dayfly.Image) (*Box, error) {
+	id := st.Sandbox.ID
+	if err := m.opt.Leases.Write(id, st.Sandbox.Lease); err != nil {
+		return nil, fmt.Errorf("write lease of %s: %w", id, err)
+	}
+	failpoint.Hit("node.create.lease")
+	if err := m.writeState(st); err != nil {
+		return nil, err
+	}
+	failpoint.Hit("node.create.state")
+	spec, err := m.prepare(ctx, st, env, im)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("node.create.prepared")
+	inst, err := driver.Start(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", id, err)
+	}
+	failpoint.Hit("node.create.started")
+	st.Instance = inst.State()
+	b := newBox(m, st, inst)
+	if err := m.writeState(st); err != nil {
+		return b, err
+	}
+	failpoint.Hit("node.create.instance")
+	if err := b.greet(ctx); err != nil {
+		return b, fmt.Errorf("greet the agent of %s: %w", id, err)
+	}
+	failpoint.Hit("node.create.greeted")
+	if st.Sandbox.Lease.Due(m.Now()) {
+		return b, fmt.Errorf("start %s: its lease ended before it was ready", id)
+	}
+	return b, nil
+}
+
+func (m *Manager) takeSlot() (int, error) {
 	slot, err := m.opt.Slots.Take()
 	if err != nil {
 		return 0, dayfly.Errorf(dayfly.CodeNoCapacity, "every one of this host's sandbox slots is in use").
 			WithHint("delete sandboxes, or wait until leases end").WithRetryAfter(admitRetry).WithCause(err)
 	}
-	undo.Add(func() { m.opt.Slots.Free(slot) })
 	return slot, nil
 }
 
-// record puts the lease file and the state file on the host.
-func (m *Manager) record(st state, undo *cleanup.Stack) error {
-	id := st.Sandbox.ID
-	if err := m.opt.Leases.Write(id, st.Sandbox.Lease); err != nil {
-		return fmt.Errorf("write lease of %s: %w", id, err)
-	}
-	undo.Add(func() { m.undone(id, "remove lease", func(context.Context) error { return m.opt.Leases.Remove(id) }) })
-	failpoint.Hit("node.create.lease")
-	if err := m.writeState(st); err != nil {
-		return err
-	}
-	undo.Add(func() { m.undone(id, "remove state", func(context.Context) error { return m.removeState(id) }) })
-	return nil
-}
-
 // prepare makes the run directory and the disk and says what machine to make.
-func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, im dayfly.Image, undo *cleanup.Stack) (dayfly.InstanceSpec, error) {
+func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, im dayfly.Image) (dayfly.InstanceSpec, error) {
 	id, want := st.Sandbox.ID, st.Sandbox.Spec
-	failpoint.Hit("node.create.state")
 	dir := m.runDir(id)
-	undo.Add(func() { m.undone(id, "remove run directory", func(context.Context) error { return os.RemoveAll(dir) }) })
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
 	}{{dir, 0o711}, {filepath.Join(dir, "in"), 0o755}} {
-		if err := os.MkdirAll(d.path, d.mode); err != nil {
+		if err := errors.Join(os.MkdirAll(d.path, d.mode), os.Chmod(d.path, d.mode)); err != nil { // whatever the umask
 			return dayfly.InstanceSpec{}, fmt.Errorf("make run directory of %s: %w", id, err)
 		}
 	}
@@ -120,9 +126,6 @@ func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, 
 	if err != nil {
 		return dayfly.InstanceSpec{}, fmt.Errorf("make disk of %s: %w", id, err)
 	}
-	undo.Add(func() {
-		m.undone(id, "remove disk", func(ctx context.Context) error { return m.opt.Pool.Remove(ctx, id) })
-	})
 	failpoint.Hit("node.create.disk")
 	spec := dayfly.InstanceSpec{
 		ID: id, Limits: want.Limits, UIDBase: m.opt.UIDBase + uint32(st.Slot)*dayfly.IDCount,
@@ -132,9 +135,6 @@ func (m *Manager) prepare(ctx context.Context, st state, env map[string]string, 
 		Granted: st.Sandbox.Lease.Granted(),
 	}
 	if want.Network.Internet {
-		undo.Add(func() {
-			m.undone(id, "detach network", func(ctx context.Context) error { return m.opt.Network.Detach(ctx, st.Slot, id) })
-		})
 		spec.AttachNetwork = func(ctx context.Context, netns *os.File) error {
 			return m.opt.Network.Attach(ctx, st.Slot, id, netns)
 		}
@@ -154,11 +154,23 @@ func environment(l dayfly.Limits, image, sandbox map[string]string) map[string]s
 	return env
 }
 
-// undone runs one undo step on a context of its own. A step that fails is logged; the sweep finds what is left.
-func (m *Manager) undone(id, step string, undo func(context.Context) error) {
+// unmake undoes a create, however far it came; b is what came to life, or nil. What cannot be removed now keeps its lease file, state and slot: enforcers go
+// on watching it, the next destroy or sweep tries again, and nobody else gets its addresses and uids meanwhile.
+func (m *Manager) unmake(st state, b *Box) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
-	if err := undo(ctx); err != nil {
-		m.opt.Log.Error("undo of a create", "sandbox", id, "step", step, "error", err)
+	id := st.Sandbox.ID
+	var err error
+	if b == nil {
+		err = m.reclaimDrivers(ctx, id)
+	} else {
+		err = b.inst.Destroy(ctx)
+		b.release()
+	}
+	if err == nil {
+		err = m.clear(ctx, id, &st)
+	}
+	if err != nil {
+		m.opt.Log.Error("undo of a create", "sandbox", id, "error", err)
 	}
 }

@@ -16,26 +16,27 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	if !dayfly.ValidID(dayfly.PrefixSandbox, id) {
 		return control.Ending{}, fmt.Errorf("destroy %.40q: not a sandbox id", id)
 	}
-	letGo := m.hold(id)
+	letGo, err := m.hold(ctx, id)
+	if err != nil {
+		return control.Ending{}, err
+	}
 	defer letGo()
 	failpoint.Hit("node.destroy.begin")
 	if err := m.kill(ctx, id); err != nil {
 		return control.Ending{}, err
 	}
 	failpoint.Hit("node.destroy.killed")
-	ended := m.ending(id)
-	return ended, m.clear(ctx, id)
+	ended, _ := m.ending(id)
+	return ended, m.clear(ctx, id, nil /* find out its state */)
 }
 
-// kill ends every process of a machine, whether this node knows it or not.
+// kill ends every process of a machine, whether this node knows it or not. It never talks to the agent, which may hang.
 func (m *Manager) kill(ctx context.Context, id string) error {
 	b := m.box(id)
 	if b == nil {
 		return m.reclaimDrivers(ctx, id)
 	}
-	b.mu.Lock()
-	b.destroying = true
-	b.mu.Unlock()
+	b.destroyed()
 	if err := b.inst.Destroy(ctx); err != nil {
 		return fmt.Errorf("destroy instance of %s: %w", id, err)
 	}
@@ -53,13 +54,12 @@ func (m *Manager) reclaimDrivers(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
-// clear removes what a dead machine leaves: permission and interface, disk, run directory, files. The lease file goes
-// last, so that whatever is left by a crash in between still has an owner that the sweep knows.
-func (m *Manager) clear(ctx context.Context, id string) error {
-	st, stateErr := m.readState(id)
-	b := m.box(id)
-	if b != nil {
-		st, stateErr = b.st, nil
+// clear removes what a dead machine leaves: permission and interface, disk, run directory, files. The lease and
+// state files go last, so that whatever is left by a crash in between still has an owner that the sweep knows.
+// Until nothing is left it keeps its slot too. known is its state, or nil. Whoever calls it holds the id.
+func (m *Manager) clear(ctx context.Context, id string, known *state) error {
+	if known == nil {
+		known = m.stateOf(id)
 	}
 	var errs []error
 	step := func(what string, err error) {
@@ -67,9 +67,10 @@ func (m *Manager) clear(ctx context.Context, id string) error {
 			errs = append(errs, fmt.Errorf("%s of %s: %w", what, id, err))
 		}
 	}
-	if stateErr == nil && st.Attached {
-		step("detach network", m.opt.Network.Detach(ctx, st.Slot, id))
-	} else if stateErr != nil {
+	switch {
+	case known != nil && known.Attached:
+		step("detach network", m.opt.Network.Detach(ctx, known.Slot, id))
+	case known == nil:
 		step("reclaim network", m.opt.Network.Reclaim(ctx, id))
 	}
 	failpoint.Hit("node.destroy.network")
@@ -80,15 +81,28 @@ func (m *Manager) clear(ctx context.Context, id string) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	step("remove state", m.removeState(id))
+	if step("remove lease", m.opt.Leases.Remove(id)); len(errs) == 0 {
+		failpoint.Hit("node.destroy.lease")
+		step("remove state", m.removeState(id)) // it knows the slot
+	}
 	failpoint.Hit("node.destroy.state")
-	step("remove lease", m.opt.Leases.Remove(id))
-	failpoint.Hit("node.destroy.lease")
 	if len(errs) == 0 {
 		m.dropBox(id)
-		if stateErr == nil {
-			m.opt.Slots.Free(st.Slot)
+		if known != nil {
+			m.opt.Slots.Free(known.Slot)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// stateOf gives what this node knows of a machine, or nil.
+func (m *Manager) stateOf(id string) *state {
+	if b := m.box(id); b != nil {
+		st := b.state()
+		return &st
+	}
+	if st, err := m.readState(id); err == nil {
+		return &st
+	}
+	return nil
 }

@@ -27,11 +27,11 @@ func (b *Box) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader)
 	kills := b.oomKills(ctx)
 	b.attach(spec.ID, spec.OnDisconnect)
 	res, err := agent.Run(ctx, spec, stdin)
-	b.detach(spec.ID, err == nil)
+	b.detach(spec.ID, err == nil || unstarted(err))
 	if err != nil {
 		return res, b.explain(err)
 	}
-	b.markOOM(&res.Exit, kills)
+	b.markOOM(spec.ID, &res.Exit, kills)
 	return res, nil
 }
 
@@ -45,7 +45,7 @@ func (b *Box) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reade
 	b.attach(spec.ID, spec.OnDisconnect)
 	s, proc, err := agent.Start(ctx, spec, stdin)
 	if err != nil {
-		b.detach(spec.ID, true /* finished: never ran */)
+		b.detach(spec.ID, unstarted(err)) // a client that left in the middle may have left a process
 		return nil, proc, b.explain(err)
 	}
 	return &following{OutputStream: s, box: b, id: spec.ID, kills: kills}, proc, nil
@@ -70,7 +70,7 @@ func (b *Box) Output(ctx context.Context, id string, from dayfly.Offsets, follow
 		b.attach(id, proc.OnDisconnect)
 		return &following{OutputStream: s, box: b, id: id, kills: kills}, nil
 	}
-	return s, nil
+	return &following{OutputStream: s, box: b, id: id, kills: -1, closed: true /* counts as nobody's client */}, nil
 }
 
 // Result implements control.Machine.
@@ -90,12 +90,15 @@ func (b *Box) Result(ctx context.Context, id string) (dayfly.Result, error) {
 	}
 	res, err := agent.Result(ctx, id)
 	if running {
-		b.detach(id, err == nil)
+		b.detach(id, err == nil || unstarted(err))
 	}
 	if err != nil {
 		return res, b.explain(err)
 	}
-	b.markOOM(&res.Exit, kills)
+	if !running {
+		kills = -1 // what was killed since does not tell
+	}
+	b.markOOM(id, &res.Exit, kills)
 	return res, nil
 }
 
@@ -119,7 +122,7 @@ func (f *following) Next() (dayfly.Output, error) {
 	}
 	if out.Kind == dayfly.OutputExit {
 		f.ended = true
-		f.box.markOOM(out.Exit, f.kills)
+		f.box.markOOM(f.id, out.Exit, f.kills)
 	}
 	return out, nil
 }
@@ -132,32 +135,6 @@ func (f *following) Close() error {
 	return f.OutputStream.Close()
 }
 
-// oomKills reads how many processes of the machine were killed for lack of memory so far; -1 when it cannot be read.
-func (b *Box) oomKills(ctx context.Context) int64 {
-	if fast, ok := b.inst.(interface{ OOMKills() (int64, error) }); ok {
-		if n, err := fast.OOMKills(); err == nil {
-			return n
-		}
-		return -1
-	}
-	u, err := b.inst.Usage(ctx)
-	if err != nil {
-		return -1
-	}
-	return u.OOMKills
-}
-
-// killedCode is the exit code of a shell whose command died of SIGKILL.
-const killedCode = 128 + 9
-
-// markOOM notes that a command that died of SIGKILL did so while the kernel was killing for lack of memory.
-func (b *Box) markOOM(e *dayfly.Exit, before int64) {
-	if e.TimedOut || before < 0 || (e.Signal != "KILL" && e.Code != killedCode) {
-		return
-	}
-	e.OOMKilled = b.oomKills(context.Background()) > before
-}
-
 // Process implements control.Machine.
 func (b *Box) Process(ctx context.Context, id string) (dayfly.Process, error) {
 	agent, err := b.session(ctx)
@@ -165,6 +142,7 @@ func (b *Box) Process(ctx context.Context, id string) (dayfly.Process, error) {
 		return dayfly.Process{}, err
 	}
 	proc, err := agent.Process(ctx, id)
+	b.recallOOM(id, proc.Exit)
 	return proc, b.explain(err)
 }
 
@@ -175,6 +153,9 @@ func (b *Box) Processes(ctx context.Context) ([]dayfly.Process, error) {
 		return nil, err
 	}
 	procs, err := agent.Processes(ctx)
+	for _, proc := range procs {
+		b.recallOOM(proc.ID, proc.Exit)
+	}
 	return procs, b.explain(err)
 }
 

@@ -2,9 +2,12 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/clock"
@@ -14,6 +17,10 @@ import (
 
 // endingsMax is how many endings wait for the control plane before boxes hold theirs back.
 const endingsMax = 4096
+
+// startsPerCPU bounds the machines that start at once: more of them only take the cores and the kernel's locks from each
+// other, and the first of a hundred would be ready as late as the last. Those that wait are served in order.
+const startsPerCPU = 3
 
 // Options is what a Manager needs. All fields are required unless they say otherwise.
 type Options struct {
@@ -30,6 +37,8 @@ type Options struct {
 	ImageDir     func(id string) string
 	Clock        clock.Clock
 	Log          *slog.Logger
+	// DisconnectGrace is how long a process may go on after its last client left; 0 means dayfly.DisconnectGracePeriod.
+	DisconnectGrace time.Duration
 }
 
 // Manager runs the machines of one host. It implements control.Node.
@@ -39,13 +48,21 @@ type Manager struct {
 	auto    dayfly.Isolation // what isolation auto means here; empty when no driver works
 	probes  map[dayfly.Isolation]dayfly.Capability
 	endings chan control.Ending
+	starts  chan struct{} // holds one token for each machine that is being started
 	life    context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 
-	mu    sync.Mutex
-	boxes map[string]*Box
-	busy  map[string]int // ids that a create or destroy works on: not swept
+	mu     sync.Mutex
+	closed bool // no background work begins any more
+	boxes  map[string]*Box
+	busy   map[string]*turn // ids that a create or destroy works on: not swept
+}
+
+// turn makes those who work on one id wait for each other.
+type turn struct {
+	taken chan struct{} // capacity 1: holding the element is having the turn
+	users int           // having or waiting; guarded by Manager.mu
 }
 
 // New probes the drivers and makes a manager. The first driver that works is what isolation auto means.
@@ -53,8 +70,11 @@ func New(ctx context.Context, opt Options) *Manager {
 	life, stop := context.WithCancel(context.Background())
 	m := &Manager{
 		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]dayfly.Capability{},
-		endings: make(chan control.Ending, endingsMax), life: life, stop: stop,
-		boxes: map[string]*Box{}, busy: map[string]int{},
+		endings: make(chan control.Ending, endingsMax), starts: make(chan struct{}, startsPerCPU*runtime.NumCPU()), life: life, stop: stop,
+		boxes: map[string]*Box{}, busy: map[string]*turn{},
+	}
+	if m.opt.DisconnectGrace <= 0 {
+		m.opt.DisconnectGrace = dayfly.DisconnectGracePeriod
 	}
 	for _, d := range opt.Drivers {
 		m.drivers[d.Name()] = d
@@ -74,6 +94,7 @@ func New(ctx context.Context, opt Options) *Manager {
 func (m *Manager) Close() {
 	m.stop()
 	m.mu.Lock()
+	m.closed = true
 	boxes := make([]*Box, 0, len(m.boxes))
 	for _, b := range m.boxes {
 		boxes = append(boxes, b)
@@ -83,6 +104,15 @@ func (m *Manager) Close() {
 		b.release()
 	}
 	m.work.Wait()
+}
+
+// background runs f on a goroutine that Close waits for, unless the manager is closing.
+func (m *Manager) background(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.work.Go(f)
+	}
 }
 
 // ID implements control.Node.
@@ -131,17 +161,30 @@ func (m *Manager) Problems(ctx context.Context) []control.Problem {
 	return found
 }
 
-// hold marks id as worked on until the returned function is called, so that no sweep takes its objects for leftovers.
-func (m *Manager) hold(id string) (letGo func()) {
+// hold waits until nobody else works on id and marks it as worked on until letGo is called: no two creates, destroys or
+// sweeps of one id meet. It waits for as long as ctx allows.
+func (m *Manager) hold(ctx context.Context, id string) (letGo func(), err error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.busy[id]++
-	return func() {
+	t := m.busy[id]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		m.busy[id] = t
+	}
+	t.users++
+	m.mu.Unlock()
+	leave := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.busy[id]--; m.busy[id] == 0 {
+		if t.users--; t.users == 0 {
 			delete(m.busy, id)
 		}
+	}
+	select {
+	case t.taken <- struct{}{}:
+		return func() { <-t.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("wait for other work on %s: %w", id, ctx.Err())
 	}
 }
 
@@ -149,7 +192,7 @@ func (m *Manager) hold(id string) (letGo func()) {
 func (m *Manager) owned(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.boxes[id] != nil || m.busy[id] > 0
+	return m.boxes[id] != nil || m.busy[id] != nil
 }
 
 func (m *Manager) box(id string) *Box {

@@ -7,19 +7,20 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
-	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // recoverParallel is how many machines are taken hold of, or cleared away, at once.
 const recoverParallel = 8
 
 // Recover implements control.Node. A machine with a valid lease file is kept, with or without a record; one without is
-// destroyed. Both sides must be readable: "could not look" ends the start instead of destroying anything.
+// destroyed. Both sides must be readable: "could not look" ends the start instead of destroying anything. What cannot be
+// removed at once keeps nobody from starting: it is told as ending, or left to the sweep.
 func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
 	ids, err := m.everything(ctx)
 	if err != nil {
@@ -32,36 +33,54 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 	}
 	for id := range ids { // slots first, so that none is given away while its old machine is cleared
 		if st, err := m.readState(id); err == nil {
-			_ = m.opt.Slots.Mark(st.Slot)
+			if err := m.opt.Slots.Mark(st.Slot); err != nil {
+				m.opt.Log.Error("keep the slot of a sandbox", "sandbox", id, "error", err)
+			}
 		}
 	}
-	failpoint.Hit("node.recover.marked")
+	if err := m.removeTemps(); err != nil {
+		m.opt.Log.Error("remove half-written state files", "error", err)
+	}
 	var mu sync.Mutex
 	var found control.Recovery
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoverParallel)
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		g.Go(func() error {
-			sb, alive, err := m.recoverOne(ctx, id)
+			rec, recorded := records[id]
+			sb, v, err := m.recoverOne(ctx, id, rec)
 			if err != nil {
 				return err
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			if alive {
+			if v.alive {
+				mu.Lock()
+				defer mu.Unlock()
 				found.Running = append(found.Running, sb)
 				return nil
 			}
-			if rec, ok := records[id]; ok {
-				found.Ended = append(found.Ended, m.lost(rec))
+			var ended control.Ending
+			if recorded {
+				ended = m.lost(rec, v)
 			}
-			return m.clearDead(ctx, id)
+			err = m.clearDead(ctx, id)
+			if err != nil {
+				m.opt.Log.Error("clear away a dead sandbox; it is tried again", "sandbox", id, "error", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case recorded && err == nil:
+				found.Ended = append(found.Ended, ended)
+			case recorded:
+				found.Ending = append(found.Ending, ended)
+			}
+			return ctx.Err()
 		})
 	}
 	return found, g.Wait()
 }
 
-// everything lists the ids of all host objects of this installation, whoever made them.
+// everything gives the ids that anything on the host bears the mark of, in this installation, whoever made them.
 func (m *Manager) everything(ctx context.Context) (map[string]bool, error) {
 	ids := map[string]bool{}
 	sources := []func() ([]string, error){
@@ -88,76 +107,136 @@ func (m *Manager) everything(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// recoverOne takes hold of a machine if it lives under a valid lease.
-func (m *Manager) recoverOne(ctx context.Context, id string) (dayfly.Sandbox, bool, error) {
-	lease, err := m.opt.Leases.Read(id)
-	if dayfly.ErrorCode(err) == dayfly.CodeNotFound {
-		return dayfly.Sandbox{}, false, nil
+// verdict is what a start finds of one machine.
+type verdict struct {
+	alive bool             // it lives, under a valid lease
+	why   dayfly.EndReason // else why it is ended or did end, or empty: nobody here knows
+	at    time.Time        // when, or zero: now
+}
+
+// recoverOne takes hold of a machine if it lives under a valid lease. rec is its record, or the zero value.
+func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox) (dayfly.Sandbox, verdict, error) {
+	now := m.Now()
+	lease, leaseErr := m.opt.Leases.Read(id)
+	switch {
+	case dayfly.ErrorCode(leaseErr) == dayfly.CodeNotFound:
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndReconciled}, nil
+	case leaseErr == nil && lease.Due(now):
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, at: now.WallAt(lease.Deadline)}, nil
 	}
-	st, stateErr := m.readState(id)
-	if err != nil { // unreadable is not absent: the warden holds the last deadline it knew; go on with the one on record
-		m.opt.Log.Error("lease file cannot be read; the warden keeps the last one it knew", "sandbox", id, "error", err)
-		lease = st.Sandbox.Lease
+	st, err := m.readState(id)
+	switch {
+	case dayfly.ErrorCode(err) == dayfly.CodeNotFound, err == nil && st.Instance == nil: // the create had not come that far
+		return dayfly.Sandbox{}, verdict{}, nil
+	case errors.Is(err, errGarbage):
+		m.opt.Log.Error("state file is damaged; its sandbox cannot be reached any more and is ended", "sandbox", id, "error", err)
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndReconciled}, nil
+	case err != nil:
+		return dayfly.Sandbox{}, verdict{}, err
 	}
-	if stateErr != nil || st.Instance == nil || lease.Due(m.Now()) {
-		return dayfly.Sandbox{}, false, nil
+	if leaseErr != nil { // unreadable is not absent
+		lease = m.lastKnown(id, st, rec, leaseErr)
 	}
-	driver, ok := m.drivers[st.Driver]
-	if !ok {
-		return dayfly.Sandbox{}, false, nil
+	if lease.BootID != now.BootID { // nothing survives a boot
+		return dayfly.Sandbox{}, verdict{}, nil
 	}
-	inst, err := driver.Recover(ctx, id, st.Instance)
+	b, err := m.takeHold(ctx, st, lease)
 	if dayfly.ErrorCode(err) == dayfly.CodeGone {
-		return dayfly.Sandbox{}, false, nil
+		return dayfly.Sandbox{}, verdict{}, nil
 	}
 	if err != nil {
-		return dayfly.Sandbox{}, false, fmt.Errorf("recover %s: %w", id, err)
+		return dayfly.Sandbox{}, verdict{}, fmt.Errorf("recover %s: %w", id, err)
 	}
-	failpoint.Hit("node.recover.held")
-	st.Sandbox.Lease = lease
-	b := newBox(m, st, inst)
-	m.setBox(b)
-	m.work.Go(func() { b.watch(m.life) })
-	if err := b.readopt(ctx); err != nil {
-		m.opt.Log.Error("list commands of a recovered sandbox", "sandbox", id, "error", err)
-	}
-	sb := st.Sandbox.Clone()
+	sb := b.state().Sandbox
 	sb.Status, sb.Wanted, sb.Driver = dayfly.StatusRunning, dayfly.StatusRunning, st.Driver
 	if sb.Times.ReadyAt.IsZero() {
 		sb.Times.ReadyAt = sb.Times.CreatedAt
 	}
-	return sb, true, nil
+	return sb, verdict{alive: true}, nil
 }
 
-// lost tells how a recorded sandbox that no longer runs ended.
-func (m *Manager) lost(rec dayfly.Sandbox) control.Ending {
-	if rec.Status == dayfly.StatusProvisioning {
-		return control.Ending{ID: rec.ID, At: m.Now().Wall, Reason: dayfly.EndStartupFailed}
+// takeHold makes a box of a machine that lives. CodeGone: it does not.
+func (m *Manager) takeHold(ctx context.Context, st state, lease dayfly.Lease) (*Box, error) {
+	driver, ok := m.drivers[st.Driver]
+	if !ok {
+		return nil, fmt.Errorf("this server has no driver %q, which made it", st.Driver)
 	}
+	inst, err := driver.Recover(ctx, st.Sandbox.ID, st.Instance)
+	if err != nil {
+		return nil, err
+	}
+	st.Sandbox.Lease = lease
+	b := newBox(m, st, inst)
+	m.setBox(b)
+	m.background(func() { b.watch(m.life) })
+	m.background(func() { // an agent that hangs must not hold up the start
+		if err := b.readopt(m.life); err != nil && m.life.Err() == nil {
+			m.opt.Log.Error("list commands of a recovered sandbox", "sandbox", b.id, "error", err)
+		}
+	})
+	return b, nil
+}
+
+// lastKnown is the lease of a machine whose lease file cannot be read. The record's is what its account was promised, so the
+// file is written anew from it; without a record the warden goes on with the last one that it knew.
+func (m *Manager) lastKnown(id string, st state, rec dayfly.Sandbox, cause error) dayfly.Lease {
+	m.opt.Log.Error("lease file cannot be read; going on with the last lease known", "sandbox", id, "error", cause)
+	lease := st.Sandbox.Lease
+	if rec.ID != id || rec.Lease.BootID != lease.BootID || rec.Lease.Deadline < lease.Deadline {
+		return lease
+	}
+	if err := m.opt.Leases.Write(id, rec.Lease); err != nil {
+		m.opt.Log.Error("write a lease file anew", "sandbox", id, "error", err)
+	}
+	return rec.Lease
+}
+
+// lost tells how a recorded sandbox that no longer runs, or shall not, ended.
+func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 	now := m.Now()
+	e := control.Ending{ID: rec.ID, At: now.Wall}
+	if rec.Status == dayfly.StatusProvisioning {
+		e.Reason = dayfly.EndStartupFailed
+		return e
+	}
 	if rec.Lease.BootID != now.BootID {
-		e := control.Ending{ID: rec.ID, At: now.Wall, Reason: dayfly.EndHostLost}
+		e.Reason = dayfly.EndHostLost
 		if at, ok := m.opt.Leases.LastSeen(); ok {
 			e.At = at
 		}
 		return e
 	}
-	e := m.ending(rec.ID)
-	if e.Reason == dayfly.EndCrashed && rec.Lease.Due(now) { // nobody wrote it down, but its time was over
-		e.Reason, e.At = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline)
+	if seen, ok := m.ending(rec.ID); ok {
+		return seen
+	}
+	switch { // nobody wrote it down
+	case v.why != "":
+		e.Reason = v.why
+	case rec.Lease.Due(now):
+		e.Reason, v.at = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline)
+	default:
+		e.Reason = dayfly.EndCrashed
+	}
+	if !v.at.IsZero() {
+		e.At = v.at
 	}
 	return e
 }
 
-// clearDead removes what a machine without a valid lease left, and the machine itself.
+// clearDead removes what a machine without a valid lease left, and the machine itself, unless it turns out to be owned.
 func (m *Manager) clearDead(ctx context.Context, id string) error {
-	letGo := m.hold(id)
+	letGo, err := m.hold(ctx, id)
+	if err != nil {
+		return err
+	}
 	defer letGo()
+	if m.box(id) != nil {
+		return nil
+	}
 	if err := m.reclaimDrivers(ctx, id); err != nil {
 		return err
 	}
-	failpoint.Hit("node.recover.reclaimed")
-	return m.clear(ctx, id)
+	return m.clear(ctx, id, nil /* find out its state */)
 }
 
 // Sweep implements control.Node: everything on the host that neither a live machine nor work under way owns goes. The host
@@ -168,7 +247,6 @@ func (m *Manager) Sweep(ctx context.Context, _ dayfly.Instant) error {
 		return err
 	}
 	var errs []error
-	failpoint.Hit("node.sweep.listed")
 	for id := range ids {
 		if m.owned(id) {
 			continue

@@ -33,9 +33,7 @@ func (m *Manager) Renew(ctx context.Context, id string, lease dayfly.Lease) erro
 		m.opt.Log.Error("tell the agent of a longer lease", "sandbox", id, "error", err)
 	}
 	failpoint.Hit("node.renew.granted")
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.st.Sandbox.Lease = lease
+	b.renewed(lease)
 	return nil
 }
 
@@ -43,6 +41,11 @@ func (m *Manager) Renew(ctx context.Context, id string, lease dayfly.Lease) erro
 func (m *Manager) Expire(ctx context.Context, id string) (dayfly.Lease, bool, error) {
 	lease, ended, err := m.opt.Leases.End(ctx, id)
 	if dayfly.ErrorCode(err) == dayfly.CodeNotFound { // no lease file: nothing may live
+		letGo, err := m.hold(ctx, id)
+		if err != nil {
+			return lease, false, err
+		}
+		defer letGo()
 		return lease, true, m.kill(ctx, id)
 	}
 	return lease, ended, err

@@ -28,6 +28,7 @@ const (
 	stateVersion  = 1
 	stateMaxBytes = 1 << 20
 	stateSuffix   = ".json"
+	tempPrefix    = ".new-"
 )
 
 func (m *Manager) stateDir() string            { return filepath.Join(m.opt.DataDir, "state") }
@@ -50,12 +51,27 @@ func (m *Manager) readState(id string) (state, error) {
 		return s, fmt.Errorf("read state of %s: %w", id, err)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("parse state of %s: %w", id, err)
+		return s, fmt.Errorf("parse state of %s: %w: %w", id, errGarbage, err)
 	}
-	if s.Version != stateVersion || s.Sandbox.ID != id {
-		return s, fmt.Errorf("state of %s has version %d and id %.40q", id, s.Version, s.Sandbox.ID)
+	if s.Version != stateVersion && s.Version > 0 {
+		return s, fmt.Errorf("state of %s has version %d: another version of dayfly wrote it; start that one", id, s.Version)
+	}
+	if s.Sandbox.ID != id || s.Version != stateVersion {
+		return s, fmt.Errorf("state of %s has version %d and id %.40q: %w", id, s.Version, s.Sandbox.ID, errGarbage)
 	}
 	return s, nil
+}
+
+// errGarbage marks a state file that was read and says nothing, and never will.
+var errGarbage = errors.New("it is damaged")
+
+// removeTemps removes what a write left that a crash cut off.
+func (m *Manager) removeTemps() error {
+	left, err := filepath.Glob(filepath.Join(m.stateDir(), tempPrefix+"*"))
+	for _, path := range left {
+		err = errors.Join(err, removeFile(path))
+	}
+	return err
 }
 
 // listStates gives the ids of all state files.
@@ -104,14 +120,27 @@ func writeJSON(path string, v any) error {
 
 // replaceFile writes a file whole or not at all. It does not wait for the disk: no machine survives a power loss.
 func replaceFile(path string, b []byte, mode fs.FileMode) error {
-	tmp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
-	if err := os.WriteFile(tmp, b, mode); err != nil {
+	tmp := filepath.Join(filepath.Dir(path), tempPrefix+filepath.Base(path))
+	if err := writeFile(tmp, b, mode); err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", filepath.Base(path), err), removeFile(tmp))
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return errors.Join(fmt.Errorf("replace %s: %w", filepath.Base(path), err), removeFile(tmp))
 	}
 	return nil
+}
+
+// writeFile makes a file of exactly this mode, over what a crash may have left.
+func writeFile(path string, b []byte, mode fs.FileMode) error {
+	if err := removeFile(path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Chmod(mode), f.Close())
 }
 
 func removeFile(path string) error {

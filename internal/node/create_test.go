@@ -1,0 +1,186 @@
+package node_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"dayfly.dev/dayfly"
+)
+
+func TestCreateOrder(t *testing.T) {
+	w := newWorld(t)
+	var seen []string
+	w.driver.before = func(spec dayfly.InstanceSpec) error {
+		for _, path := range []string{"leases/" + spec.ID, "state/" + spec.ID + ".json", "run/" + spec.ID + "/in/grant", "plain/disks/" + spec.ID} {
+			if _, err := os.Stat(filepath.Join(w.dir, path)); err == nil {
+				seen = append(seen, strings.Split(path, "/")[0])
+			}
+		}
+		if spec.UIDBase != 1<<20 || spec.Granted != time.Hour || spec.Env["SECRET"] != "hush" || spec.Env["DAYFLY_MEMORY_MB"] != "1024" {
+			t.Errorf("spec = %+v", spec)
+		}
+		return nil
+	}
+	sb := w.create()
+	if want := []string{"leases", "state", "run", "plain"}; !slices.Equal(seen, want) {
+		t.Errorf("before the machine there was %v, want %v", seen, want)
+	}
+	w.runs(sb.ID)
+	if b, err := os.ReadFile(w.stateFile(sb.ID)); err != nil || strings.Contains(string(b), "hush") || !strings.Contains(string(b), `"a":"b"`) {
+		t.Errorf("state file = %s, %v", b, err)
+	}
+	for path, mode := range map[string]os.FileMode{"": 0o711, "in": 0o755, "in/grant": 0o444} {
+		if st, err := os.Stat(filepath.Join(w.dir, "run", sb.ID, path)); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("mode of %q = %v, %v", path, st.Mode(), err)
+		}
+	}
+	wantCode(t, w.manager.Create(ctxFor(t), sb, dayfly.Image{}), dayfly.CodeConflict)
+	w.runs(sb.ID) // the second create broke nothing
+	if e := w.destroy(sb.ID); e.ID != sb.ID || !e.At.Equal(w.clock.Now().Wall) {
+		t.Errorf("ending = %+v", e)
+	}
+	w.nothingOf(sb.ID)
+	if !w.freeSlot(0) {
+		t.Error("its slot is not free")
+	}
+	if len(w.manager.Endings()) != 0 {
+		t.Error("an end that was asked for was told")
+	}
+}
+
+func TestCreateFails(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(w *world, cancel context.CancelFunc)
+	}{
+		{"no warden", func(w *world, _ context.CancelFunc) { w.leases.dead.Store(true) }},
+		{"lease file", func(w *world, _ context.CancelFunc) { set(&w.leases.fail, "Write") }},
+		{"state file", func(w *world, _ context.CancelFunc) {
+			_ = os.Remove(filepath.Join(w.dir, "state"))
+			w.t.Cleanup(func() { _ = os.Remove(filepath.Join(w.dir, "state")) })
+		}},
+		{"run directory", func(w *world, _ context.CancelFunc) {
+			w.leases.wrote = func(id string) { _ = os.WriteFile(filepath.Join(w.dir, "run", id), nil, 0o600) }
+		}},
+		{"disk", func(w *world, _ context.CancelFunc) { set(&w.pool.fail, "Create") }},
+		{"network", func(w *world, _ context.CancelFunc) { set(&w.net.fail, "Attach") }},
+		{"driver", func(w *world, _ context.CancelFunc) {
+			w.driver.before = func(dayfly.InstanceSpec) error { return errTest }
+		}},
+		{"driver, late", func(w *world, _ context.CancelFunc) {
+			w.driver.after = func(dayfly.Instance) error { return errTest }
+		}},
+		{"no driver", func(w *world, _ context.CancelFunc) {}},
+		{"agent cannot be reached", func(w *world, _ context.CancelFunc) {
+			w.driver.wrapped = func(i *spyInstance) { i.broken.Store(&errTest) }
+		}},
+		{"machine dies at once", func(w *world, _ context.CancelFunc) {
+			w.driver.after = func(inst dayfly.Instance) error {
+				if err := w.driver.Driver.Reclaim(context.Background(), inst.ID()); err != nil {
+					return err
+				}
+				<-inst.Done()
+				return nil
+			}
+		}},
+		{"cancelled before", func(_ *world, cancel context.CancelFunc) { cancel() }},
+		{"cancelled in the driver", func(w *world, cancel context.CancelFunc) {
+			w.driver.before = func(dayfly.InstanceSpec) error { cancel(); return nil }
+		}},
+		{"cancelled after the driver", func(w *world, cancel context.CancelFunc) {
+			w.driver.wrapped = func(*spyInstance) { cancel() }
+		}},
+		{"lease ends meanwhile", func(w *world, _ context.CancelFunc) {
+			w.driver.after = func(dayfly.Instance) error { w.clock.step(2 * time.Hour); return nil }
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			sb := w.sandbox()
+			if tt.name == "no driver" {
+				sb.Driver = "another"
+			}
+			ctx, cancel := context.WithCancel(ctxFor(t))
+			defer cancel()
+			tt.spoil(w, cancel)
+			err := w.manager.Create(ctx, sb, dayfly.Image{ID: "im1"})
+			if err == nil {
+				t.Fatal("Create succeeded")
+			}
+			if code := dayfly.ErrorCode(err); code == dayfly.CodeGone || code == dayfly.CodeNotFound {
+				t.Errorf("code = %s: a start that fails is no sandbox that ended", code)
+			}
+			if err := os.MkdirAll(filepath.Join(w.dir, "state"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			w.nothingOf(sb.ID)
+			if !w.freeSlot(0) {
+				t.Error("its slot is not free")
+			}
+			_, err = w.manager.Machine(t.Context(), sb.ID)
+			wantCode(t, err, dayfly.CodeGone)
+			if len(w.manager.Endings()) != 0 {
+				t.Error("a failed start was told as an end")
+			}
+			w.destroy(sb.ID) // as the control plane does
+		})
+	}
+}
+
+// TestHalfUndone has the undo of a create, or a destroy, fail in the middle: what is left keeps its owner and its slot.
+func TestHalfUndone(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(w *world)
+		mend  func(w *world)
+	}{
+		{"disk stays", func(w *world) { set(&w.pool.fail, "Remove") }, func(w *world) { w.pool.fail.Store(nil) }},
+		{"network stays", func(w *world) { set(&w.net.fail, "Detach") }, func(w *world) { w.net.fail.Store(nil) }},
+		{"lease stays", func(w *world) { set(&w.leases.fail, "Remove") }, func(w *world) { w.leases.fail.Store(nil) }},
+		{"processes stay", func(w *world) { w.driver.refuse.Store(&errTest) }, func(w *world) { w.driver.refuse.Store(nil) }},
+	} {
+		t.Run(tt.name+" after a failed create", func(t *testing.T) {
+			w := newWorld(t)
+			w.driver.wrapped = func(i *spyInstance) { i.broken.Store(&errTest); tt.spoil(w) }
+			sb := w.sandbox()
+			if err := w.manager.Create(ctxFor(t), sb, dayfly.Image{}); err == nil {
+				t.Fatal("Create succeeded")
+			}
+			halfCleared(t, w, sb.ID, tt.mend)
+		})
+		t.Run(tt.name+" after a destroy", func(t *testing.T) {
+			w := newWorld(t)
+			sb := w.create()
+			tt.spoil(w)
+			if _, err := w.manager.Destroy(ctxFor(t), sb.ID); err == nil {
+				t.Fatal("Destroy succeeded")
+			}
+			halfCleared(t, w, sb.ID, tt.mend)
+		})
+	}
+}
+
+func halfCleared(t *testing.T, w *world, id string, mend func(w *world)) {
+	t.Helper()
+	if ids, _ := w.leases.List(); !slices.Contains(ids, id) {
+		t.Error("its lease file is gone before the rest")
+	}
+	if w.freeSlot(0) {
+		t.Error("its slot is free")
+	}
+	w.driver.wrapped = nil
+	if slot := w.net.slotOf(w.create().ID); slot == 0 {
+		t.Error("another machine got its slot")
+	}
+	mend(w)
+	w.destroy(id)
+	w.nothingOf(id)
+	if !w.freeSlot(0) {
+		t.Error("its slot is not free in the end")
+	}
+}
