@@ -42,7 +42,7 @@ func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbo
 	}
 	l := p.announce(sb)
 	failpoint.Hit("control.create.begin")
-	stored, replayed, err := p.store.CreateSandbox(ctx, sb, claim, who.Account.MaxLive)
+	stored, replayed, err := p.store.CreateSandbox(dayfly.WithActor(ctx, who.actor()), sb, claim, who.Account.MaxLive)
 	if err != nil || replayed {
 		p.withdraw(sb.ID, l)
 	}
@@ -232,7 +232,7 @@ func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) e
 		return err
 	}
 	failpoint.Hit("control.create.made")
-	moved, err := p.move(sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+	moved, err := p.move(dayfly.ActorServer, sb.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}
@@ -261,7 +261,7 @@ func (p *Plane) launchFailed(sb dayfly.Sandbox, cause error) {
 	defer cancel()
 	if _, err := p.node.Destroy(ctx, sb.ID); err != nil {
 		p.log.Error("undo of a failed start; trying again", "sandbox", sb.ID, "error", err)
-		if _, err := p.end(sb.ID, dayfly.EndStartupFailed); err != nil {
+		if _, err := p.end(dayfly.ActorServer, sb.ID, dayfly.EndStartupFailed); err != nil {
 			p.log.Error("record a failed start", "sandbox", sb.ID, "error", err)
 		}
 		return
@@ -272,7 +272,7 @@ func (p *Plane) launchFailed(sb dayfly.Sandbox, cause error) {
 // abandon marks a sandbox of which nothing is left as failed to start, if nothing else ended it before. That frees its
 // idempotency key too: the store takes the claim of a sandbox that failed to start for none.
 func (p *Plane) abandon(id string) {
-	_, err := p.move(id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+	_, err := p.move(dayfly.ActorServer, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}

@@ -28,7 +28,7 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 	if err != nil || sb.Status.Ended() {
 		return sb, err
 	}
-	e, err := p.end(id, dayfly.EndRequested)
+	e, err := p.end(who.actor(), id, dayfly.EndRequested)
 	if err != nil {
 		return sb, err
 	}
@@ -44,8 +44,8 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 }
 
 // end records that a sandbox shall be gone and begins its teardown, unless one is under way.
-func (p *Plane) end(id string, reason dayfly.EndReason) (*ending, error) {
-	_, err := p.move(id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
+func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*ending, error) {
+	_, err := p.move(by, id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
 			return false
 		}
@@ -141,7 +141,7 @@ func (p *Plane) attempt() (context.Context, context.CancelFunc) {
 // closeRecord writes how a sandbox ended. A reason that was recorded before (requested) stays; the host's reason fills in
 // otherwise. A record that is not there, or closed already, is no error.
 func (p *Plane) closeRecord(ended Ending) error {
-	_, err := p.move(ended.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+	_, err := p.move(dayfly.ActorHost, ended.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() {
 			return false
 		}

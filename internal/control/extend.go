@@ -44,7 +44,7 @@ func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d t
 	if err := p.renew(ctx, id, lease); err != nil {
 		return Extended{}, p.gone(ctx, id, err)
 	}
-	sb, err = p.recordLease(id, lease)
+	sb, err = p.recordLease(who.actor(), id, lease)
 	if err != nil {
 		return Extended{}, err
 	}
@@ -74,8 +74,8 @@ func (p *Plane) renew(ctx context.Context, id string, lease dayfly.Lease) error 
 }
 
 // recordLease stores a lease that the host already obeys, unless a later one is stored already.
-func (p *Plane) recordLease(id string, lease dayfly.Lease) (dayfly.Sandbox, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+func (p *Plane) recordLease(by dayfly.Actor, id string, lease dayfly.Lease) (dayfly.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(dayfly.WithActor(context.Background(), by), teardownTimeout)
 	defer cancel()
 	for range casAttempts {
 		sb, err := p.store.Sandbox(ctx, "", id)

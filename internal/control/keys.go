@@ -46,7 +46,7 @@ func (p *Plane) CreateKey(ctx context.Context, who Principal, r NewKey) (IssuedK
 	if name == "" {
 		name = who.Account.Name
 	}
-	return p.issueKey(ctx, name, r.Admin)
+	return p.issueKey(dayfly.WithActor(ctx, who.actor()), name, r.Admin)
 }
 
 // IssueAdminKey makes an admin key of the first account, for the first start and for a lost key.
@@ -72,6 +72,7 @@ func (p *Plane) issueKey(ctx context.Context, account string, admin bool) (Issue
 	}
 	failpoint.Hit("control.key.recorded")
 	key.Account, key.Name = acc.ID, acc.Name
+	p.tell(ctx, dayfly.Event{Account: acc.ID, Type: dayfly.EventKeyMade, Cause: key.ID})
 	return IssuedKey{Key: key, Secret: secret}, nil
 }
 
@@ -92,7 +93,12 @@ func (p *Plane) Keys(ctx context.Context, who Principal) ([]dayfly.Key, error) {
 
 // RemoveKey removes one of the account's keys; an admin may remove any. CodeConflict: it is the last admin key.
 func (p *Plane) RemoveKey(ctx context.Context, who Principal, id string) error {
-	return p.store.RemoveKey(ctx, keyScope(who), id)
+	ctx = dayfly.WithActor(ctx, who.actor())
+	if err := p.store.RemoveKey(ctx, keyScope(who), id); err != nil {
+		return err
+	}
+	p.tell(ctx, dayfly.Event{Account: who.Account.ID, Type: dayfly.EventKeyRemoved, Cause: id})
+	return nil
 }
 
 // Accounts lists all accounts, to an admin.

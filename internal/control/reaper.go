@@ -153,9 +153,9 @@ func (r *Reaper) expireOne(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	case ended:
-		_, err = r.plane.end(id, dayfly.EndLeaseExpired)
+		_, err = r.plane.end(dayfly.ActorReaper, id, dayfly.EndLeaseExpired)
 	default: // extended, and the record does not know
-		_, err = r.plane.recordLease(id, lease)
+		_, err = r.plane.recordLease(dayfly.ActorHost, id, lease)
 	}
 	return err
 }

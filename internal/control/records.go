@@ -54,10 +54,10 @@ func (p *Plane) LabelSandbox(ctx context.Context, who Principal, id string, labe
 	return dayfly.Sandbox{}, errBusy
 }
 
-// move changes a record by compare-and-swap until it succeeds or change refuses. change sees the current record and the
-// node's clock; it returns false to leave the record as it is, which is no error.
-func (p *Plane) move(id string, change func(now dayfly.Instant, sb *dayfly.Sandbox) bool) (dayfly.Sandbox, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+// move changes a record by compare-and-swap, in the name of an actor, until it succeeds or change refuses. change sees the
+// current record and the node's clock; it returns false to leave the record as it is, which is no error.
+func (p *Plane) move(by dayfly.Actor, id string, change func(now dayfly.Instant, sb *dayfly.Sandbox) bool) (dayfly.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(dayfly.WithActor(context.Background(), by), teardownTimeout)
 	defer cancel()
 	for range casAttempts {
 		sb, err := p.store.Sandbox(ctx, "", id)

@@ -36,7 +36,7 @@ func (p *Plane) recover(ctx context.Context) error {
 	}
 	failpoint.Hit("control.recover.closed")
 	for _, ended := range found.Ending {
-		if _, err := p.end(ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
+		if _, err := p.end(dayfly.ActorReconciler, ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 			return fmt.Errorf("record that %s is ending: %w", ended.ID, err)
 		}
 	}
@@ -47,7 +47,7 @@ func (p *Plane) recover(ctx context.Context) error {
 
 // adopt takes a running machine's record from the store, or rebuilds it from the host's.
 func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
-	stored, err := p.store.AdoptSandbox(ctx, sb)
+	stored, err := p.store.AdoptSandbox(dayfly.WithActor(ctx, dayfly.ActorReconciler), sb)
 	if err != nil {
 		return fmt.Errorf("adopt %s: %w", sb.ID, err)
 	}
@@ -55,7 +55,7 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 		p.teardown(sb.ID) // its end was asked for before the restart
 		return nil
 	}
-	moved, err := p.move(sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {
+	moved, err := p.move(dayfly.ActorReconciler, sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {
 		if rec.Status == dayfly.StatusRunning && rec.Lease == sb.Lease {
 			return false
 		}
@@ -106,5 +106,6 @@ func (p *Plane) Sweep(ctx context.Context, now dayfly.Instant) error {
 	step("purge sandboxes", err)
 	_, err = p.store.PurgeRequests(ctx, now.Wall.Add(-dayfly.RequestKept), purgeBatch)
 	step("purge requests", err)
+	step("purge events", p.purgeEvents(ctx, now))
 	return errors.Join(errs...)
 }

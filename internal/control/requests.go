@@ -13,6 +13,9 @@ type Principal struct {
 	Key     dayfly.Key
 }
 
+// actor names the principal in events.
+func (p Principal) actor() dayfly.Actor { return dayfly.Actor("key:" + p.Key.ID) }
+
 // Idempotency is a request's idempotency key, or the zero value for none.
 type Idempotency struct {
 	Key       string // 1–255 characters
