@@ -40,6 +40,7 @@ type Driver struct {
 	seccomp []byte
 	masked  []string
 	cpus    *cpus
+	annex   *annex         // where overlays are made, or nil: anywhere
 	ending  sync.WaitGroup // goroutines that see a machine to its end
 }
 
@@ -88,6 +89,12 @@ func (d *Driver) prepare(agent string) (err error) {
 		return err
 	}
 	undo.Add(func() { _ = unix.Close(d.agent) })
+	if needsAnnex() {
+		if d.annex, err = openAnnex(); err != nil {
+			return err
+		}
+		undo.Add(d.annex.close)
+	}
 	if d.events, err = cgroup.NewEvents(); err != nil {
 		return err
 	}
@@ -103,6 +110,9 @@ func (d *Driver) Close() error {
 	}
 	err := d.events.Close()
 	d.ending.Wait()
+	if d.annex != nil {
+		d.annex.close()
+	}
 	return errors.Join(err, d.null.Close(), unix.Close(d.agent))
 }
 

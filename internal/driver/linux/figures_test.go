@@ -91,7 +91,7 @@ func dialShell(b testing.TB, inst dayfly.Instance) drivertest.Shell {
 	return s
 }
 
-func runOnce(b *testing.B, s drivertest.Shell, argv []string) {
+func runOnce(b testing.TB, s drivertest.Shell, argv []string) {
 	b.Helper()
 	r, err := s.Run(context.Background(), dayfly.ProcessSpec{ID: dayfly.NewID(dayfly.PrefixProcess), Argv: argv, User: "0"}, nil)
 	if err != nil || r.Exit.Code != 0 {

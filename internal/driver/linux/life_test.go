@@ -2,8 +2,6 @@ package linux_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/driver/linux"
@@ -89,22 +85,41 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 
 func TestLowerDirectories(t *testing.T) {
 	w := newWorld(t)
-	d := w.open(t)
-	for _, n := range []int{1, 2, 10, 40} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		n        int
+		attached bool
+	}{
+		{"one", 1, false}, {"ten", 10, false}, {"forty", 40, false},
+		{"one, attached", 1, true}, {"ten, attached", 10, true}, {"sixty-four, attached", 64, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := w.open(t)
+			if tt.attached {
+				if err := d.Attach(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, threads := w.residue(t), len(tasks(t))
 			spec := w.spec(t)
-			for len(spec.Root.Lower) < n {
-				spec.Root.Lower = append(spec.Root.Lower, t.TempDir())
+			for len(spec.Root.Lower) < tt.n {
+				spec.Root.Lower = append([]string{t.TempDir()}, spec.Root.Lower...)
 			}
 			m, err := d.Start(t.Context(), spec)
-			if errors.Is(err, unix.EINVAL) && n > 10 {
-				t.Skip("before kernel 6.5 an overlay takes about a dozen lower directories")
-			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			shell := dialShell(t, m)
+			runOnce(t, shell, []string{"/bin/inside", "true"})
+			_ = shell.Close()
 			if err := m.Destroy(t.Context()); err != nil {
 				t.Error(err)
+			}
+			if after := w.residue(t); !slices.Equal(before, after) {
+				t.Errorf("left behind: %v, before %v", after, before)
+			}
+			if after := len(tasks(t)); after > threads+8 {
+				t.Errorf("threads grew from %d to %d", threads, after)
 			}
 		})
 	}

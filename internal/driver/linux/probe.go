@@ -24,6 +24,9 @@ const (
 	probeStale        = 2 * time.Minute // after which a probe's leftover is removed by the next one
 	kernelMajor       = 6
 	kernelMinor       = 1
+	memoryMapMajor    = 6 // first kernel that maps ids of a tmpfs
+	memoryMapMinor    = 3
+	diskTemp          = "/var/tmp"
 	filesWanted       = 65536 // open files of a process inside that real programs have asked for
 )
 
@@ -118,7 +121,7 @@ func (d *Driver) trial(ctx context.Context) (idleBytes int64, err error) {
 
 // trialSpec describes a machine with nothing in it. remove removes its files.
 func (d *Driver) trialSpec() (spec dayfly.InstanceSpec, remove func(), err error) {
-	dir, err := os.MkdirTemp(d.scratch, "dayfly-probe-")
+	dir, err := os.MkdirTemp(d.trialRoot(), "dayfly-probe-")
 	if err != nil {
 		return spec, nil, fmt.Errorf("make scratch directory: %w", err)
 	}
@@ -136,6 +139,20 @@ func (d *Driver) trialSpec() (spec dayfly.InstanceSpec, remove func(), err error
 		RunDir:  dir,
 		User:    dayfly.User{Home: "/"},
 	}, func() { _ = os.RemoveAll(dir) }, nil
+}
+
+// trialRoot gives a directory for a trial machine's files: not in memory where the kernel cannot map ids there (before 6.3).
+func (d *Driver) trialRoot() string {
+	for _, dir := range []string{d.scratch, os.TempDir(), diskTemp} {
+		var fs unix.Statfs_t
+		if dir == "" || unix.Statfs(dir, &fs) != nil {
+			continue
+		}
+		if fs.Type != unix.TMPFS_MAGIC || kernelAtLeast(memoryMapMajor, memoryMapMinor) {
+			return dir
+		}
+	}
+	return d.scratch
 }
 
 // sweepProbes removes what a probe that was killed has left.
@@ -191,19 +208,32 @@ func rootFault() string {
 }
 
 func kernelFault() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	release, major, minor, err := kernelVersion()
+	if err != nil {
 		return "the kernel's version cannot be read: " + err.Error()
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return "the kernel's version " + release + " is not understood"
 	}
 	if major < kernelMajor || major == kernelMajor && minor < kernelMinor {
 		return "the kernel " + release + " is too old"
 	}
 	return ""
+}
+
+// kernelAtLeast tells whether the kernel is that version or a later one.
+func kernelAtLeast(major, minor int) bool {
+	_, haveMajor, haveMinor, err := kernelVersion()
+	return err == nil && (haveMajor > major || haveMajor == major && haveMinor >= minor)
+}
+
+func kernelVersion() (release string, major, minor int, err error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", 0, 0, err
+	}
+	release = unix.ByteSliceToString(u.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return "", 0, 0, fmt.Errorf("%q is not understood", release)
+	}
+	return release, major, minor, nil
 }
 
 func userNamespaceFault() string {

@@ -57,24 +57,36 @@ func (m mounts) close() {
 }
 
 // makeMounts makes the detached mounts of a machine whose user namespace is userns.
-func makeMounts(spec dayfly.InstanceSpec, userns int) (mounts, error) {
+func (d *Driver) makeMounts(spec dayfly.InstanceSpec, userns int) (mounts, error) {
 	m := mounts{root: -1, dev: -1, run: -1}
 	undo := cleanup.Make(func() { m.close() })
 	defer undo.Clean()
+	l, err := openLayers(spec.Root, userns)
+	defer l.close() // the overlay holds what it needs
+	if err != nil {
+		return m, fmt.Errorf("make root file system: %w", err)
+	}
 	done := make(chan error, 1)
 	go asOwner(spec.UIDBase, done, func() (err error) {
-		if m.root, err = overlay(spec.Root, userns); err != nil {
-			return fmt.Errorf("make root file system: %w", err)
+		if d.annex == nil {
+			if m.root, err = overlay(l.detached()); err != nil {
+				return fmt.Errorf("make root file system: %w", err)
+			}
 		}
 		if m.dev, err = deviceTree(); err != nil {
 			return fmt.Errorf("make devices: %w", err)
 		}
 		return nil
 	})
-	if err := <-done; err != nil {
+	err = <-done
+	if d.annex != nil && err == nil {
+		if m.root, err = d.annex.overlay(l, spec.UIDBase); err != nil {
+			err = fmt.Errorf("make root file system: %w", err)
+		}
+	}
+	if err != nil {
 		return m, err
 	}
-	var err error
 	if m.run, err = clone(spec.RunDir + "/in"); err != nil {
 		return m, err
 	}
@@ -85,19 +97,26 @@ func makeMounts(spec dayfly.InstanceSpec, userns int) (mounts, error) {
 	return m, nil
 }
 
-// asOwner runs f on a thread whose files belong to base, the machine's root, with all the capabilities of this process: an
-// overlay keeps the identity of whoever made it, and the kernel refuses an idmapped upper directory to an identity that
-// its mapping does not know.
+// asOwner runs f on a thread of its own as owning does.
 func asOwner(base uint32, done chan<- error, f func() error) {
 	runtime.LockOSThread()
+	sound, err := owning(base, f)
+	if sound {
+		runtime.UnlockOSThread()
+	} // else the thread ends with this goroutine
+	done <- err
+}
+
+// owning runs f on the calling thread, which must be locked, while its files belong to base, the machine's root, with all the
+// capabilities of this process: an overlay keeps the identity of whoever made it, and the kernel refuses an idmapped upper
+// directory to an identity that its mapping does not know. A thread that is not sound afterwards must run nothing else.
+func owning(base uint32, f func() error) (sound bool, err error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var all [2]unix.CapUserData
 	if err := unix.Capget(&header, &all[0]); err != nil {
-		runtime.UnlockOSThread()
-		done <- fmt.Errorf("read capabilities: %w", err)
-		return
+		return true, fmt.Errorf("read capabilities: %w", err)
 	}
-	err := func() error {
+	err = func() error {
 		_, _ = unix.SetfsgidRetGid(int(base))
 		_, _ = unix.SetfsuidRetUid(int(base)) // takes the file capabilities out of the effective set
 		if err := unix.Capset(&header, &all[0]); err != nil {
@@ -105,10 +124,7 @@ func asOwner(base uint32, done chan<- error, f func() error) {
 		}
 		return f()
 	}()
-	if identity(&header, &all) == nil {
-		runtime.UnlockOSThread()
-	} // else the thread ends with this goroutine
-	done <- err
+	return identity(&header, &all) == nil, err
 }
 
 // identity makes the thread root again.
@@ -123,42 +139,72 @@ func identity(header *unix.CapUserHeader, all *[2]unix.CapUserData) error {
 	return unix.Capset(header, &all[0])
 }
 
-// overlay makes the root file system. Ids on disk are native: lower and upper directories are idmapped for the machine.
-func overlay(root dayfly.RootFS, userns int) (int, error) {
+// layers are detached idmapped mounts of what an overlay is made of. Ids on disk are native: lower and upper directories
+// are mapped for the machine.
+type layers struct {
+	upper int // or -1
+	lower []int
+}
+
+// layerPaths are where the layers can be reached by name.
+type layerPaths struct {
+	upper string // directory with u and w in it
+	lower []string
+}
+
+// openLayers opens them. The caller closes them, after an error too.
+func openLayers(root dayfly.RootFS, userns int) (l layers, err error) {
+	l.upper = -1
 	if len(root.Lower) == 0 || len(root.Lower) > lowerMax {
-		return -1, fmt.Errorf("%d lower directories", len(root.Lower))
+		return l, fmt.Errorf("%d lower directories", len(root.Lower))
 	}
-	var undo cleanup.Stack
-	defer undo.Clean() // the overlay holds what it needs
-	upper, err := idmapped(root.Upper, userns)
-	if err != nil {
-		return -1, err
+	if l.upper, err = idmapped(root.Upper, userns); err != nil {
+		return l, err
 	}
-	undo.Add(func() { _ = unix.Close(upper) })
-	lower := make([]string, 0, len(root.Lower))
 	for _, dir := range root.Lower {
 		fd, err := idmapped(dir, userns)
 		if err != nil {
-			return -1, err
+			return l, err
 		}
-		undo.Add(func() { _ = unix.Close(fd) })
-		lower = append(lower, fdPath(fd))
+		l.lower = append(l.lower, fd)
 	}
+	return l, nil
+}
+
+func (l layers) close() {
+	for _, fd := range append(l.lower, l.upper) {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// detached names the layers by their descriptors.
+func (l layers) detached() layerPaths {
+	p := layerPaths{upper: fdPath(l.upper)}
+	for _, fd := range l.lower {
+		p.lower = append(p.lower, fdPath(fd))
+	}
+	return p
+}
+
+// overlay makes the root file system.
+func overlay(p layerPaths) (int, error) {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("open overlay: %w", err)
 	}
-	undo.Add(func() { _ = unix.Close(fs) })
-	if err := setLower(fs, lower); err != nil {
+	defer unix.Close(fs)
+	if err := setLower(fs, p.lower); err != nil {
 		return -1, err
 	}
-	for _, o := range [][2]string{{"upperdir", fdPath(upper) + "/u"}, {"workdir", fdPath(upper) + "/w"}} {
+	for _, o := range [][2]string{{"upperdir", p.upper + "/u"}, {"workdir", p.upper + "/w"}} {
 		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
 			return -1, fmt.Errorf("set %s: %w", o[0], err)
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("create overlay of %d lower directories: %w", len(lower), err)
+		return -1, fmt.Errorf("create overlay of %d lower directories: %w", len(p.lower), err)
 	}
 	// setuid programs work; device nodes of the image do not.
 	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV)

@@ -161,7 +161,7 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 		return errors.Join(err, c.said())
 	}
 	defer userns.Close()
-	m, err := makeMounts(spec, int(userns.Fd()))
+	m, err := d.makeMounts(spec, int(userns.Fd()))
 	if err != nil {
 		return err
 	}
