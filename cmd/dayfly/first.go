@@ -38,7 +38,10 @@ func ensureKey(ctx context.Context, cfg config, store dayfly.Store, plane *contr
 	return os.Rename(path+".new", path)
 }
 
-// baseNames are the files that a first start looks for beside the binary.
+// shareName is where a prefix that holds bin/dayfly holds its files.
+const shareName = "share/dayfly"
+
+// baseNames are the files that a first start looks for beside the binary and in the share directory beside its own.
 var baseNames = []string{"base.tar.zst", "base.tar.gz", "base.tar"}
 
 // ensureBase imports the base image when there is none.
@@ -86,12 +89,15 @@ func findBase(cfg config) (string, error) {
 	if err != nil {
 		return "", nil
 	}
-	for _, name := range baseNames {
-		path := filepath.Join(filepath.Dir(exe), name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("base image: %w", err)
+	beside := filepath.Dir(exe)
+	for _, dir := range []string{beside, filepath.Join(filepath.Dir(beside), shareName)} {
+		for _, name := range baseNames {
+			path := filepath.Join(dir, name)
+			if _, err := os.Stat(path); err == nil {
+				return path, nil
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return "", fmt.Errorf("base image: %w", err)
+			}
 		}
 	}
 	return "", nil

@@ -18,6 +18,7 @@ func main() {
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version,
 		Extra: []*cobra.Command{
 			serverCommand(), upCommand(), downCommand(), statusCommand(), doctorCommand(), auditCommand(), wardenCommand(),
+			installCommand(), uninstallCommand(),
 		},
 	})
 	os.Exit(cli.Execute(root, os.Args[1:]))
