@@ -108,7 +108,7 @@ func (r *Reaper) Reconcile(ctx context.Context, now dayfly.Instant) error {
 // giveUp ends a creation that nobody works on: its record could not be written when it failed. One that became running since
 // it was read is left alone.
 func (r *Reaper) giveUp(id string) {
-	moved, err := r.plane.move(id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
+	moved, err := r.plane.move(dayfly.ActorReaper, id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}
