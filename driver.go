@@ -63,8 +63,9 @@ type InstanceSpec struct {
 	// Files are put into the root file system before the first process runs, path → content, mode 0644, owner root:
 	// /etc/hosts, /etc/hostname, /etc/resolv.conf.
 	Files map[string][]byte
-	// AttachNetwork connects the machine's network namespace to the outside, or is nil for loopback only. The driver calls
-	// it once, as soon as the namespace exists, perhaps while the agent still boots, and waits for it before Start returns.
+	// AttachNetwork connects the machine's network namespace to the outside, brings its loopback up and turns IPv6 off in it;
+	// nil for loopback only, which is the driver's work then. The driver calls it once, as soon as the namespace exists,
+	// perhaps while the agent still boots, and waits for it before Start returns.
 	AttachNetwork func(ctx context.Context, netns *os.File) error
 	// Lease is the grant at birth, for the agent's own last-resort clock.
 	Granted time.Duration

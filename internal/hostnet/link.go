@@ -10,7 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const peerName = "eth0"
+const (
+	peerName      = "eth0"
+	loopbackIndex = 1 // in every namespace
+)
 
 // Settings of the host's end, by their numbers in IFLA_INET_CONF (linux/ip.h, one-based).
 const (
@@ -53,8 +56,8 @@ func (p pair) create(h *host, sandbox *os.File) error {
 		return err
 	}
 	defer inside.close()
-	if err := setSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // without IPv6 in the kernel there is nothing to turn off
+	if err := setSysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err // without IPv6 in the kernel there is nothing to turn off; "all" counts for interfaces that come later too
 	}
 	index, err := p.createLinks(outside, sandbox)
 	if err != nil {
@@ -110,7 +113,8 @@ func (p pair) newLink(sandboxFD int) *nl.NetlinkRequest {
 		nameAttr(p.name), numberAttr(unix.IFLA_MTU, p.mtu), info)
 }
 
-// configureInside gives the sandbox its address, with the gateway as its only neighbour, and the default route.
+// configureInside gives the sandbox its loopback and its address, with the gateway as its only neighbour, and the default
+// route.
 func (p pair) configureInside(inside *rtnl) error {
 	answers, errs := inside.do(getLink(peerName))
 	if errs[0] != nil {
@@ -123,6 +127,7 @@ func (p pair) configureInside(inside *rtnl) error {
 	gateway := p.gateway.As4()
 	route := routeHeader(0, unix.RT_SCOPE_UNIVERSE)
 	_, errs = inside.do(
+		request(unix.RTM_SETLINK, 0, upHeader(loopbackIndex)),
 		request(unix.RTM_SETLINK, 0, upHeader(index)),
 		newAddress(index, p.address, p.gateway),
 		request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, route,

@@ -155,8 +155,8 @@ func (n *Network) Close() error {
 	return errors.Join(errs...)
 }
 
-// Attach gives the sandbox id its pair of links, addresses and permission, all or nothing. netns is the sandbox's network
-// namespace; it stays the caller's. Leftovers of the slot are replaced. Beside waiting for the kernel's routing lock it
+// Attach gives the sandbox id its pair of links, addresses and permission, all or nothing, brings its loopback up and turns
+// IPv6 off in it. netns is the sandbox's network namespace; it stays the caller's. Leftovers of the slot are replaced. Beside waiting for the kernel's routing lock it
 // does not block.
 func (n *Network) Attach(ctx context.Context, slot int, id string, netns *os.File) error {
 	if err := checkSlot(slot, id); err != nil {

@@ -197,6 +197,7 @@ func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {
 		Env:      spec.Env,
 		Granted:  int64(spec.Granted),
 		Limits:   spec.Limits,
+		Network:  spec.AttachNetwork != nil,
 		Masked:   d.masked,
 		ReadOnly: readOnlyPaths,
 		Seccomp:  d.seccomp,

@@ -45,6 +45,7 @@ type Config struct {
 	Files    []File            `json:"files,omitempty"`
 	Granted  int64             `json:"granted_nanos"`
 	Limits   dayfly.Limits     `json:"limits"`
+	Network  bool              `json:"network"` // somebody connects the network, brings loopback up and turns IPv6 off
 
 	Masked   []string `json:"masked"`    // absolute paths below /proc and /sys that show nothing
 	ReadOnly []string `json:"read_only"` // absolute paths below /proc and /sys that cannot be written

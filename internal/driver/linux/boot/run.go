@@ -61,12 +61,12 @@ var early = []step{
 	{"open own cgroup", (*boot).openCgroup},
 	{"open own score", (*boot).openScore},
 	{"set kernel switches", (*boot).setSwitches},
-	{"bring loopback up", (*boot).raiseLoopback},
 }
 
 // late steps run once the Config is here, in this order.
 var late = []step{
 	{"limit IPC memory", (*boot).limitIPC},
+	{"close network", (*boot).closeNetwork},
 	{"write files", (*boot).writeFiles},
 	{"mount root", (*boot).mountRoot},
 	{"mount file systems", (*boot).mountPseudo},

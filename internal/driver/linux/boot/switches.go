@@ -16,8 +16,6 @@ var sysctls = []struct {
 }{
 	// No user namespace can be made inside: nobody gets capabilities back, whatever system call is tried.
 	{"sys/user/max_user_namespaces", "0", false},
-	{"sys/net/ipv6/conf/all/disable_ipv6", "1", true},
-	{"sys/net/ipv6/conf/default/disable_ipv6", "1", true},
 	{"sys/net/ipv4/ping_group_range", "0 65535", true},
 	{"sys/net/ipv4/ip_unprivileged_port_start", "0", true},
 }
@@ -70,8 +68,20 @@ func (b *boot) setSwitch(name, value string, optional bool) error {
 	return nil
 }
 
-// raiseLoopback brings loopback up. Interfaces to the outside are the driver's work.
-func (b *boot) raiseLoopback() error {
+// closeNetwork makes a network of loopback alone, without IPv6. A machine that the node connects gets both from there: these
+// settings take the kernel's one routing lock, for which a write of a setting spins.
+func (b *boot) closeNetwork() error {
+	if b.cfg.Network {
+		return nil
+	}
+	// "all" counts for interfaces that come later too.
+	if err := b.setSwitch("sys/net/ipv6/conf/all/disable_ipv6", "1", true); err != nil {
+		return err
+	}
+	return raiseLoopback()
+}
+
+func raiseLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open socket: %w", err)
