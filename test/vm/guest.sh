@@ -1,0 +1,295 @@
+#!/bin/bash
+# What runs inside the guest, as root, under systemd: Dayfly as its users have it, on pure cgroup v2 and Debian's own kernel.
+# Each check is a function; it says `vm: ok NAME` or `vm: FAIL NAME` with what it said. The last line counts both.
+# Software emulation is slow, so times are only checked roughly.
+export LC_ALL=C HOME=/root PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin
+here=$(cd "$(dirname "$0")" && pwd)
+keep=$(mktemp -d) # what one check leaves for the next
+readonly data=/var/lib/dayfly config=/etc/dayfly.yaml unit=dayfly.service groups=/sys/fs/cgroup
+readonly late_max_ms=2000 wait_max=60
+passed=0 failed=0
+
+check() {
+	local name=$1 out code begin=$SECONDS
+	out=$(set -eu; "$name" 2>&1)
+	code=$?
+	if [ "$code" = 0 ]; then
+		passed=$((passed + 1))
+		echo "vm: ok $name ($((SECONDS - begin)) s)${out:+: $(tail -n 1 <<<"$out")}"
+		return
+	fi
+	failed=$((failed + 1))
+	echo "vm: FAIL $name: exit $code"
+	tail -n 25 <<<"$out" | sed "s/^/vm:   /"
+	journalctl -q -u "$unit" -n 60 -o cat --no-pager 2>/dev/null | grep -v level=INFO | tail -n 5 | cut -c1-300 | sed "s/^/vm:   log: /"
+	return 1
+}
+
+# finish closes the results.
+finish() {
+	dmesg -l emerg,alert,crit,err --notime | grep -vi 'memory cgroup out of memory' | sed 's/^/vm: kernel: /' | head -n 20
+	echo "$passed passed, $failed failed"
+	exit
+}
+
+die() { echo "$*"; exit 1; }
+
+# same fails unless what is expected and what is there are equal.
+same() { [ "$1" = "$2" ] || die "$3: want '$1', have '$2'"; }
+
+# until_true waits for a command to succeed, where nothing tells of the event.
+until_true() {
+	local end=$((SECONDS + wait_max))
+	until "$@"; do
+		[ "$SECONDS" -lt "$end" ] || die "still not after $wait_max s: $*"
+		sleep 0.05
+	done
+}
+
+field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+group() { echo "$groups"/dayfly-*/"$1"; }
+alive() { [ -e "$(group "$1")/cgroup.events" ] && grep -q 'populated 1' "$(group "$1")/cgroup.events" 2>/dev/null; }
+dead() { ! alive "$1"; }
+main_pid() { systemctl show -p MainPID --value "$unit"; }
+answers() { curl -sf --max-time 2 http://127.0.0.1:2424/readyz >/dev/null; }
+count() { dayfly audit -o json --data "$data" | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["objects"]))'; }
+
+# on_time waits for the end of a sandbox and checks that it came at its deadline, given in the form of the API.
+on_time() {
+	local late
+	until_true dead "$1"
+	late=$(python3 -c 'import sys, time, datetime; print(int(1000 * (time.time() - datetime.datetime.fromisoformat(sys.argv[1].replace("Z", "+00:00")).timestamp())))' "$2")
+	[ "$late" -ge -300 ] && [ "$late" -le "$late_max_ms" ] || die "the end came $late ms after the deadline"
+	echo "$late ms after the deadline"
+}
+
+kernel_and_layout() {
+	same cgroup2fs "$(stat -fc %T "$groups")" "file system of $groups"
+	! grep -q ' cgroup ' /proc/mounts || die "a version 1 hierarchy is mounted"
+	same 1 "$(cat /proc/1/comm | grep -c systemd)" "PID 1"
+	case $(uname -r) in 6.1.*) ;; *) die "kernel $(uname -r)" ;; esac
+	uname -r
+}
+
+doctor() {
+	"$here/dayfly" doctor | tee "$keep/doctor"
+	grep -q 'ok *cgroups *version 2 at /sys/fs/cgroup$' "$keep/doctor"
+	grep -q 'ok *disk limits *classic quotas' "$keep/doctor"
+	grep -q 'ok *driver linux' "$keep/doctor"
+	! grep -q ^failed "$keep/doctor"
+	tail -n 1 "$keep/doctor"
+}
+
+install_dry_run() {
+	"$here/dayfly" install --systemd --start --dry-run --config "$config"
+	[ ! -e /usr/local/bin/dayfly ] && [ ! -e /etc/systemd/system/$unit ] && [ ! -e "$data" ]
+}
+
+install_and_start() {
+	"$here/dayfly" install --systemd --start --config "$config"
+	same active "$(systemctl is-active $unit)" "the unit"
+	same enabled "$(systemctl is-enabled $unit)" "the unit"
+	answers || die "systemd says active, but the server does not answer"
+	dayfly status
+	[ -s /usr/local/share/bash-completion/completions/dayfly ]
+}
+
+install_again() {
+	local before
+	before=$(main_pid)
+	"$here/dayfly" install --systemd --start --config "$config"
+	same "$before" "$(main_pid)" "the server's process"
+}
+
+create() {
+	dayfly create --timeout 20m --vcpu 1 --memory-mb 192 --disk-mb 256 >"$keep/id"
+	dayfly show "$(cat "$keep/id")"
+}
+
+exec_commands() {
+	local id
+	id=$(cat "$keep/id")
+	same user "$(dayfly exec "$id" -- id -un)" "the user"
+	same root "$(dayfly exec "$id" --user root -- id -un)" "root"
+	same hello "$(echo hello | dayfly exec "$id" -- cat)" "standard input"
+	dayfly exec "$id" -n -- sh -c 'exit 7' && die "exit code 0" || same 7 $? "the exit code"
+}
+
+own_cgroups() {
+	local id dir warden
+	id=$(cat "$keep/id")
+	dir=$(group "$id")
+	same 201326592 "$(cat "$dir/memory.max")" memory.max
+	same 0 "$(cat "$dir/memory.swap.max" 2>/dev/null || echo 0)" memory.swap.max
+	same 100 "$(cat "$dir/pids.max")" pids.max
+	same "100000 100000" "$(cat "$dir/cpu.max")" cpu.max
+	warden=$(pgrep -f 'dayfly warden')
+	grep -q '^0::/dayfly-[a-z0-9]*/warden$' "/proc/$warden/cgroup" || die "warden: $(cat "/proc/$warden/cgroup")"
+	same "$(main_pid)" "$(cat "$groups/system.slice/$unit/cgroup.procs")" "processes in the unit"
+}
+
+systemd_leaves_limits_alone() {
+	local dir
+	dir=$(group "$(cat "$keep/id")")
+	systemctl daemon-reload
+	systemctl daemon-reexec
+	systemctl start systemd-tmpfiles-clean.service
+	same 201326592 "$(cat "$dir/memory.max")" memory.max
+	same 100 "$(cat "$dir/pids.max")" pids.max
+	same "100000 100000" "$(cat "$dir/cpu.max")" cpu.max
+}
+
+memory_limit() {
+	local id
+	id=$(cat "$keep/id")
+	dayfly exec "$id" -n -o json -- sh -c 'tail /dev/zero' >"$keep/oom" && die "it survived" || true
+	grep -q '"oom_killed": *true' "$keep/oom" || die "$(cat "$keep/oom")"
+	same "still here" "$(dayfly exec "$id" -n -- echo still here)" "the sandbox afterwards"
+}
+
+pid_limit() {
+	local id
+	id=$(cat "$keep/id")
+	dayfly exec "$id" -n -- sh -c 'i=0; while [ $i -lt 150 ]; do sleep 100 & i=$((i+1)); done; echo all' 2>&1 | tee "$keep/forks" || true
+	! grep -qx all "$keep/forks" || die "150 processes started"
+	same max "$(awk '$1 == "max" && $2 > 0 {print $1}' "$(group "$id")/pids.events")" "pids.events"
+	same "still here" "$(dayfly exec "$id" -n -- echo still here)" "the sandbox afterwards"
+}
+
+disk_limit() {
+	local id kib
+	id=$(cat "$keep/id")
+	dayfly exec "$id" -n -- dd if=/dev/zero of=big bs=1M count=400 && die "400 MiB were written" || true
+	kib=$(dayfly exec "$id" -n -- du -k big | cut -f1)
+	[ "$kib" -gt 200000 ] && [ "$kib" -le 262144 ] || die "$kib KiB were written"
+	dayfly exec "$id" -n -- rm big
+	dayfly exec "$id" -n -- dd if=/dev/zero of=small bs=1M count=10
+	echo "$kib KiB were written"
+}
+
+no_default_route() {
+	same "" "$(ip route show default)" "the guest's default route"
+	dayfly exec "$(cat "$keep/id")" -n -- ip -4 addr show dev eth0 | grep inet
+}
+
+dummy_default_route() {
+	ip link add dummy0 type dummy && ip addr add 192.0.2.2/24 dev dummy0 && ip link set dummy0 up && ip route add default via 192.0.2.1
+	same routed "$(dayfly run --timeout 2m -- echo routed)" "a sandbox"
+	ip link del dummy0
+}
+
+lease_with_server() {
+	local id
+	id=$(dayfly create --timeout 8s)
+	on_time "$id" "$(dayfly show "$id" -o json | field expires_at)"
+	same lease_expired "$(dayfly show "$id" -o json | field end_reason)" end_reason
+}
+
+lease_with_killed_server() {
+	local id deadline pid restarts
+	id=$(dayfly create --timeout 10s)
+	deadline=$(dayfly show "$id" -o json | field expires_at)
+	pid=$(main_pid) restarts=$(systemctl show -p NRestarts --value $unit)
+	kill -9 "$pid"
+	on_time "$id" "$deadline"
+	until_true answers
+	[ "$(main_pid)" != "$pid" ]
+	same $((restarts + 1)) "$(systemctl show -p NRestarts --value $unit)" NRestarts
+	same lease_expired "$(dayfly show "$id" -o json | field end_reason)" end_reason
+	on_time "$id" "$deadline" >/dev/null 2>&1 || true
+	alive "$(cat "$keep/id")" || die "the other sandbox died with the server"
+	echo "systemd started it again; ended at $(dayfly show "$id" -o json | field ended_at), due $deadline"
+}
+
+lease_with_stopped_unit() {
+	local id deadline
+	id=$(dayfly create --timeout 10s)
+	deadline=$(dayfly show "$id" -o json | field expires_at)
+	systemctl stop $unit
+	alive "$id" || die "the sandbox ended with the unit"
+	on_time "$id" "$deadline"
+	systemctl start $unit
+	same lease_expired "$(dayfly show "$id" -o json | field end_reason)" end_reason
+	echo "ended at $(dayfly show "$id" -o json | field ended_at), due $deadline"
+}
+
+restart_keeps_exec() {
+	local id client inner warden pid
+	id=$(cat "$keep/id")
+	dayfly exec "$id" -n -- sh -c 'i=0; while [ $i -lt 12 ]; do echo line $i; i=$((i+1)); sleep 1; done' >"$keep/lines" 2>"$keep/errors" &
+	client=$!
+	until_true grep -q 'line 1$' "$keep/lines"
+	inner=$(pgrep -f '^sh -c i=0; while') warden=$(pgrep -f 'dayfly warden') pid=$(main_pid)
+	systemctl restart $unit
+	same "$inner" "$(pgrep -f '^sh -c i=0; while')" "the command's process"
+	same "$warden" "$(pgrep -f 'dayfly warden')" "the warden's process"
+	[ "$pid" != "$(main_pid)" ]
+	wait "$client" || die "the client: exit $?: $(cat "$keep/errors")"
+	same "$(for i in 0 1 2 3 4 5 6 7 8 9 10 11; do echo "line $i"; done)" "$(cat "$keep/lines")" "the output"
+}
+
+stop_then_audit() {
+	systemctl stop $unit
+	alive "$(cat "$keep/id")" || die "the sandbox ended with the unit"
+	dayfly audit
+	[ "$(count)" -gt 0 ]
+	[ ! -e "$groups/system.slice/$unit" ] || die "the unit's group stays: $(cat "$groups/system.slice/$unit/cgroup.procs")"
+	systemctl start $unit
+	same "still here" "$(dayfly exec "$(cat "$keep/id")" -n -- echo still here)" "the sandbox afterwards"
+}
+
+bomb_and_delete() {
+	local id
+	id=$(dayfly create --timeout 5m --memory-mb 256)
+	dayfly exec "$id" -n -- sh -c 'b() { b | b & }; b; sleep 1' >/dev/null 2>&1 || true
+	timeout 30 dayfly rm "$id"
+	dead "$id"
+}
+
+# left lists whatever of Dayfly is on this host.
+left() {
+	ls -d "$groups"/dayfly-* 2>/dev/null || true
+	grep -E 'dayfly' /proc/mounts || true
+	grep -l dayfly /sys/block/loop*/loop/backing_file 2>/dev/null || true
+	ip -o link | grep -E ' df[a-z0-9]' || true
+	ip netns list | grep dayfly || true
+	pgrep -a dayfly || true
+	ls -A /run/dayfly 2>/dev/null || true
+}
+
+down_destroy() {
+	systemctl stop $unit
+	dayfly down --destroy
+	same 0 "$(count)" "objects of the audit"
+	dayfly audit
+	same "" "$(left)" "what is left"
+}
+
+uninstall() {
+	systemctl start $unit
+	dayfly create --timeout 10m >/dev/null
+	"$here/dayfly" uninstall
+	same "" "$(left)" "what is left"
+	same "" "$(ls -d "$data" /usr/local/bin/dayfly /usr/local/share/dayfly /etc/systemd/system/$unit /etc/systemd/system/multi-user.target.wants/$unit \
+		/usr/local/share/bash-completion/completions/dayfly 2>/dev/null)" "files"
+	same inactive "$(systemctl is-active $unit)" "the unit"
+	"$here/dayfly" uninstall
+}
+
+uninstall_half() {
+	"$here/dayfly" install --systemd --start --config "$config"
+	dayfly create --timeout 10m >/dev/null
+	systemctl kill -s KILL $unit
+	rm -rf /usr/local/bin/dayfly "$data/installation" "$data/dayfly.db"
+	"$here/dayfly" uninstall
+	same "" "$(left)" "what is left"
+	[ ! -e "$data" ] || die "$(ls "$data")"
+}
+
+printf 'sandbox: {pids: 100}\n' >"$config"
+for name in kernel_and_layout doctor install_dry_run install_and_start install_again create exec_commands own_cgroups \
+	systemd_leaves_limits_alone memory_limit pid_limit disk_limit no_default_route dummy_default_route lease_with_server \
+	lease_with_killed_server lease_with_stopped_unit restart_keeps_exec stop_then_audit bomb_and_delete down_destroy uninstall uninstall_half; do
+	check $name || [ $name != create ] || finish # the rest has nothing to stand on
+done
+finish
