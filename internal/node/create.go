@@ -39,6 +39,12 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start %s: %w", sb.ID, err)
 	}
+	select {
+	case m.starts <- struct{}{}:
+		defer func() { <-m.starts }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait to start %s: %w", sb.ID, ctx.Err())
+	}
 	failpoint.Hit("node.create.begin")
 	slot, err := m.takeSlot()
 	if err != nil {
@@ -83,7 +89,7 @@ func (m *Manager) make(ctx context.Context, driver dayfly.Driver, st state, env 
 	failpoint.Hit("node.create.started")
 	st.Instance = inst.State()
 	b := newBox(m, st, inst)
-	if err := m.writeState(st); err != nil {
+	if err := m.appendState(st); err != nil {
 		return b, err
 	}
 	failpoint.Hit("node.create.instance")

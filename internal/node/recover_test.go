@@ -46,6 +46,16 @@ func TestRecoverKeeps(t *testing.T) {
 		{"an agent that hangs", true, func(_ *testing.T, w *world, sb *dayfly.Sandbox) {
 			w.signal(sb.ID, syscall.SIGSTOP)
 		}, nil},
+		{"a line of the state file that was cut off", true, func(t *testing.T, w *world, sb *dayfly.Sandbox) {
+			f, err := os.OpenFile(w.stateFile(sb.ID), os.O_WRONLY|os.O_APPEND, 0)
+			if err == nil {
+				_, err = f.WriteString("\n{\"version\":1,\"sandb")
+				_ = f.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
 		{"a start that the server did not see the end of", true, func(_ *testing.T, _ *world, sb *dayfly.Sandbox) {
 			sb.Status = dayfly.StatusProvisioning
 		}, nil},

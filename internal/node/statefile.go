@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +41,23 @@ func (m *Manager) writeGrant(l dayfly.Lease, id string) error {
 	return replaceFile(m.grantPath(id), fmt.Appendf(nil, "%d\n", int64(l.Granted().Seconds())), 0o444)
 }
 
+// appendState adds a newer state of a machine to its file, which must be there. That is one write instead of a new file.
+func (m *Manager) appendState(s state) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode state of %s: %w", s.Sandbox.ID, err)
+	}
+	f, err := os.OpenFile(m.statePath(s.Sandbox.ID), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("add to state of %s: %w", s.Sandbox.ID, err)
+	}
+	_, err = f.Write(append([]byte{'\n'}, b...))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("add to state of %s: %w", s.Sandbox.ID, err)
+	}
+	return nil
+}
+
 // readState reads one state file. CodeNotFound: there is none. Any other error means unreadable, not absent.
 func (m *Manager) readState(id string) (state, error) {
 	var s state
@@ -50,7 +68,7 @@ func (m *Manager) readState(id string) (state, error) {
 	if err != nil {
 		return s, fmt.Errorf("read state of %s: %w", id, err)
 	}
-	if err := json.Unmarshal(b, &s); err != nil {
+	if s, err = lastState(b); err != nil {
 		return s, fmt.Errorf("parse state of %s: %w: %w", id, errGarbage, err)
 	}
 	if s.Version != stateVersion && s.Version > 0 {
@@ -58,6 +76,22 @@ func (m *Manager) readState(id string) (state, error) {
 	}
 	if s.Sandbox.ID != id || s.Version != stateVersion {
 		return s, fmt.Errorf("state of %s has version %d and id %.40q: %w", id, s.Version, s.Sandbox.ID, errGarbage)
+	}
+	return s, nil
+}
+
+// lastState parses the last whole line of a state file: a process may have died while it added one.
+func lastState(b []byte) (state, error) {
+	first, rest, _ := bytes.Cut(b, []byte{'\n'})
+	var s state
+	if err := json.Unmarshal(first, &s); err != nil {
+		return state{}, err
+	}
+	for line := range bytes.Lines(rest) {
+		var newer state
+		if json.Unmarshal(line, &newer) == nil {
+			s = newer
+		}
 	}
 	return s, nil
 }

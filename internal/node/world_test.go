@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -200,7 +201,7 @@ func (w *world) editState(id string, edit func(m map[string]any)) {
 	b, err := os.ReadFile(w.stateFile(id))
 	var m map[string]any
 	if err == nil {
-		err = json.Unmarshal(b, &m)
+		err = json.Unmarshal(b[bytes.LastIndexByte(b, '\n')+1:], &m) // the last line counts
 	}
 	if err == nil {
 		edit(m)
