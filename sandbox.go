@@ -128,7 +128,7 @@ type Sandbox struct {
 type SandboxTimes struct {
 	CreatedAt time.Time
 	ReadyAt   time.Time
-	EndedAt   time.Time
+	EndedAt   time.Time // while it is deleting: when that was asked for
 }
 
 // Clone returns a deep copy, so that a caller may change it freely.

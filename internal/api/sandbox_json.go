@@ -53,9 +53,12 @@ func showSandboxAt(sb dayfly.Sandbox, now dayfly.Instant) sandboxJSON {
 		Labels: sb.Labels, EnvNames: sb.EnvNames, Name: orNull(sb.Name),
 		CreatedAt: stamp(sb.Times.CreatedAt), ReadyAt: stampOrNull(sb.Times.ReadyAt),
 		ExpiresAt: stamp(expires), RemainingMS: remaining.Milliseconds(), CeilingAt: stamp(ceiling(sb)),
-		EndedAt: stampOrNull(sb.Times.EndedAt), EndReason: orNull(string(sb.End)),
+		EndReason:     orNull(string(sb.End)),
 		BilledSeconds: int64(sb.Billed(now.Wall) / time.Second),
 		URLs:          map[string]string{},
+	}
+	if sb.Status.Ended() { // before, it is a guess
+		out.EndedAt = stampOrNull(sb.Times.EndedAt)
 	}
 	if out.Isolation == "" {
 		out.Isolation = sb.Spec.Isolation

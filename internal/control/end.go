@@ -45,11 +45,12 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 
 // end records that a sandbox shall be gone and begins its teardown, unless one is under way.
 func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*ending, error) {
-	_, err := p.move(by, id, func(_ dayfly.Instant, sb *dayfly.Sandbox) bool {
+	_, err := p.move(by, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, reason
+		sb.Times.EndedAt = now.Wall.UTC() // until the host tells; what crashes in between is not billed beyond this
 		return true
 	})
 	if err != nil {
@@ -146,8 +147,11 @@ func (p *Plane) closeRecord(ended Ending) error {
 			return false
 		}
 		sb.End = cmp.Or(sb.End, ended.Reason, dayfly.EndCrashed)
-		sb.Wanted, sb.Status, sb.Times.EndedAt = dayfly.StatusDeleted, sb.End.Status(), ended.At.UTC()
-		if ended.At.IsZero() || ended.At.Before(sb.Times.CreatedAt) {
+		sb.Wanted, sb.Status = dayfly.StatusDeleted, sb.End.Status()
+		switch at := ended.At.UTC(); {
+		case !ended.At.IsZero() && !at.Before(sb.Times.CreatedAt):
+			sb.Times.EndedAt = at
+		case sb.Times.EndedAt.IsZero(): // else it is when the end was asked for
 			sb.Times.EndedAt = now.Wall.UTC()
 		}
 		return true

@@ -46,7 +46,7 @@ type Node interface {
 // Ending is how and when a machine ended, as the host saw it.
 type Ending struct {
 	ID     string
-	At     time.Time
+	At     time.Time // zero: nobody saw it
 	Reason dayfly.EndReason
 }
 

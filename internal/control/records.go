@@ -88,7 +88,7 @@ func lostRace(err error) bool {
 func goneError(sb dayfly.Sandbox) *dayfly.Error {
 	e := dayfly.Errorf(dayfly.CodeGone, "sandbox %s has ended (%s)", sb.ID, sb.End).
 		WithHint("create a new one").WithDetail("end_reason", string(sb.End)).WithDetail("status", string(sb.Status))
-	if !sb.Times.EndedAt.IsZero() {
+	if sb.Status.Ended() && !sb.Times.EndedAt.IsZero() {
 		e = e.WithDetail("ended_at", sb.Times.EndedAt.UTC().Format("2006-01-02T15:04:05.000Z"))
 	}
 	return e

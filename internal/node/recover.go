@@ -13,6 +13,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 // recoverParallel is how many machines are taken hold of, or cleared away, at once.
@@ -41,6 +42,7 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 	if err := m.removeTemps(); err != nil {
 		m.opt.Log.Error("remove half-written state files", "error", err)
 	}
+	failpoint.Hit("node.recover.marked")
 	var mu sync.Mutex
 	var found control.Recovery
 	g, ctx := errgroup.WithContext(ctx)
@@ -166,6 +168,10 @@ func (m *Manager) takeHold(ctx context.Context, st state, lease dayfly.Lease) (*
 		return nil, err
 	}
 	st.Sandbox.Lease = lease
+	if err := m.writeGrant(lease, st.Sandbox.ID); err != nil { // an extend may have been cut off before it
+		m.opt.Log.Error("tell the agent of its lease", "sandbox", st.Sandbox.ID, "error", err)
+	}
+	failpoint.Hit("node.recover.held")
 	b := newBox(m, st, inst)
 	m.setBox(b)
 	m.background(func() { b.watch(m.life) })
@@ -207,20 +213,40 @@ func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 		return e
 	}
 	if seen, ok := m.ending(rec.ID); ok {
+		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && !seen.At.Before(now.WallAt(rec.Lease.Deadline)) {
+			seen.Reason = dayfly.EndLeaseExpired // by the agent's clock, which knew nothing of an extend that was never answered
+		}
 		return seen
 	}
-	switch { // nobody wrote it down
-	case v.why != "":
-		e.Reason = v.why
-	case rec.Lease.Due(now):
-		e.Reason, v.at = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline)
-	default:
-		e.Reason = dayfly.EndCrashed
-	}
-	if !v.at.IsZero() {
+	return m.unseen(rec, v)
+}
+
+// unseen tells how a machine ended that nobody wrote it down of: every enforcer was dead. Where the time is not known, it is
+// the earliest possible one, so that nobody is billed for a time in which nothing ran.
+func (m *Manager) unseen(rec dayfly.Sandbox, v verdict) control.Ending {
+	now := m.Now()
+	e := control.Ending{ID: rec.ID, At: now.Wall, Reason: v.why}
+	switch {
+	case rec.Status == dayfly.StatusDeleting: // it has its reason, and the time when it was asked for
+		e.At = time.Time{}
+	case rec.Lease.Due(now): // what its account was promised; a later lease file is an extend that was never answered
+		e.Reason, e.At = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline)
+	case !v.at.IsZero():
 		e.At = v.at
+	case v.why == "":
+		e.Reason = dayfly.EndCrashed
+		if since, ok := m.opt.Leases.Unwatched(); ok {
+			e.At = later(since, rec.Times.ReadyAt)
+		}
 	}
 	return e
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // clearDead removes what a machine without a valid lease left, and the machine itself, unless it turns out to be owned.
@@ -236,6 +262,7 @@ func (m *Manager) clearDead(ctx context.Context, id string) error {
 	if err := m.reclaimDrivers(ctx, id); err != nil {
 		return err
 	}
+	failpoint.Hit("node.recover.reclaimed")
 	return m.clear(ctx, id, nil /* find out its state */)
 }
 
@@ -246,6 +273,7 @@ func (m *Manager) Sweep(ctx context.Context, _ dayfly.Instant) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("node.sweep.listed")
 	var errs []error
 	for id := range ids {
 		if m.owned(id) {

@@ -43,6 +43,9 @@ type Leases interface {
 	Alive() error
 	// LastSeen is when that enforcer was last known alive, for dating the end of a boot.
 	LastSeen() (at time.Time, ok bool)
+	// Unwatched is since when, in this boot and before this process watched, no such enforcer was known alive: what ended
+	// with no record of it ended after that. ok is false when there was none in this boot.
+	Unwatched() (since time.Time, ok bool)
 }
 
 // LeaseEnd is when and why a machine ended.

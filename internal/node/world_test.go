@@ -641,4 +641,6 @@ func (l *leaseFiles) LastSeen() (time.Time, bool) {
 	return l.seen, !l.seen.IsZero()
 }
 
+func (l *leaseFiles) Unwatched() (time.Time, bool) { return l.LastSeen() }
+
 func set(p *atomic.Pointer[string], method string) { p.Store(&method) }

@@ -125,7 +125,7 @@ func renewable(has, wants dayfly.Lease) error {
 
 func gone(sb dayfly.Sandbox) *dayfly.Error {
 	e := dayfly.Errorf(dayfly.CodeGone, "sandbox %s has ended", sb.ID).WithDetail("end_reason", string(sb.End))
-	if !sb.Times.EndedAt.IsZero() {
+	if sb.Status.Ended() && !sb.Times.EndedAt.IsZero() {
 		e = e.WithDetail("ended_at", sb.Times.EndedAt)
 	}
 	return e

@@ -42,6 +42,8 @@ type Guard struct {
 	dir      *Dir
 	enforcer *Enforcer
 
+	unwatched time.Duration // boot time of the last heartbeat before this guard, or 0
+
 	mu sync.Mutex // held while a warden is being started
 }
 
@@ -56,7 +58,16 @@ func NewGuard(o GuardOptions) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{opt: o, dir: dir, enforcer: NewEnforcer(dir, EnforcerServer, o.Clock)}, nil
+	g := &Guard{opt: o, dir: dir, enforcer: NewEnforcer(dir, EnforcerServer, o.Clock)}
+	if b, err := ReadHeartbeat(path); err == nil && b.BootID == o.Clock.Now().BootID {
+		g.unwatched = b.Boot
+	}
+	return g, nil
+}
+
+// Unwatched is when, in this boot, a warden of before this guard was last known alive; ok is false when none was.
+func (g *Guard) Unwatched() (since time.Time, ok bool) {
+	return g.opt.Clock.Now().WallAt(g.unwatched), g.unwatched > 0
 }
 
 // full adds what a lease file says beside the times.
