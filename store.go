@@ -129,8 +129,9 @@ type EventStore interface {
 	AddEvent(ctx context.Context, e Event) (Event, error)
 	// Events reads events in order of Seq.
 	Events(ctx context.Context, f EventFilter) ([]Event, error)
-	// AwaitEvents blocks until there may be an event after seq, or ctx ends.
-	AwaitEvents(ctx context.Context, seq int64) error
+	// AwaitEvents blocks until there may be an event after seq, of whatever account, or ctx ends. last is the seq of the newest
+	// one: whoever looked for events after this returned, found none and waits for those after last, is not woken for nothing.
+	AwaitEvents(ctx context.Context, seq int64) (last int64, err error)
 	// PurgeEvents removes up to limit events that happened before t and tells how many.
 	PurgeEvents(ctx context.Context, t time.Time, limit int) (int, error)
 }

@@ -24,12 +24,17 @@ func (p *Plane) SandboxEvents(ctx context.Context, who Principal, id string, f d
 	return p.Events(ctx, who, f)
 }
 
-// AwaitEvents blocks until there may be an event after seq, of whatever account, or ctx or the plane ends.
-func (p *Plane) AwaitEvents(ctx context.Context, seq int64) error {
+// AwaitEvents blocks until there may be an event after seq, of whatever account, and tells the seq of the newest one: wait for
+// later ones than that. Nobody waits at a server that shuts down: CodeUnavailable.
+func (p *Plane) AwaitEvents(ctx context.Context, seq int64) (last int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(p.life, cancel)()
-	return p.store.AwaitEvents(ctx, seq)
+	defer context.AfterFunc(p.open, cancel)()
+	last, err = p.store.AwaitEvents(ctx, seq)
+	if p.open.Err() != nil {
+		return last, errDraining
+	}
+	return last, err
 }
 
 // tell stores an event of its own. It must not fail what it tells of, so a failure is logged only.

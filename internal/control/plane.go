@@ -55,6 +55,8 @@ type Plane struct {
 
 	life   context.Context // of background work: ends at Close, never with a request
 	stop   context.CancelCauseFunc
+	open   context.Context // ends at Drain
+	shut   context.CancelFunc
 	work   sync.WaitGroup
 	reaper *Reaper
 
@@ -88,6 +90,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 		launches: map[string]*launch{}, endings: map[string]*ending{}, extends: map[string]*extendLock{},
 		flights: map[flightKey]*flight{},
 	}
+	p.open, p.shut = context.WithCancel(life)
 	p.reaper = newReaper(p)
 	return p
 }
@@ -136,8 +139,11 @@ func (p *Plane) refuses() error {
 // Accept takes requests from now on.
 func (p *Plane) Accept() { p.enter(phaseOpen) }
 
-// Drain refuses new sandboxes and execs from now on with CodeUnavailable. Machines go on.
-func (p *Plane) Drain() { p.enter(phaseDraining) }
+// Drain refuses new sandboxes and execs from now on with CodeUnavailable, and ends the wait for events. Machines go on.
+func (p *Plane) Drain() {
+	p.enter(phaseDraining)
+	p.shut()
+}
 
 func (p *Plane) enter(next phase) {
 	p.mu.Lock()

@@ -155,16 +155,16 @@ func (db *DB) startBell(ctx context.Context) error {
 }
 
 // AwaitEvents implements dayfly.Store.
-func (db *DB) AwaitEvents(ctx context.Context, seq int64) error {
+func (db *DB) AwaitEvents(ctx context.Context, seq int64) (int64, error) {
 	for {
 		last, changed := db.events.state()
 		if last > seq {
-			return nil
+			return last, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return last, ctx.Err()
 		}
 	}
 }

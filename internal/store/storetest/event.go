@@ -110,14 +110,26 @@ func eventFilters(t *testing.T, s dayfly.Store) {
 func eventAwait(t *testing.T, s dayfly.Store) {
 	create(t, s, sandbox(mine, 0))
 	last := events(t, s, dayfly.EventFilter{})[0].Seq
-	wantCode(t, s.AwaitEvents(t.Context(), last-1), "") // there is one already
-	done := make(chan error, 1)
-	go func() { done <- s.AwaitEvents(t.Context(), last) }()
+	newest, err := s.AwaitEvents(t.Context(), last-1) // there is one already
+	wantCode(t, err, "")
+	wantEqual(t, "newest", newest, last)
+	type heard struct {
+		last int64
+		err  error
+	}
+	done := make(chan heard, 1)
+	go func() {
+		last, err := s.AwaitEvents(t.Context(), last)
+		done <- heard{last, err}
+	}()
 	create(t, s, sandbox(mine, time.Second))
-	wantCode(t, <-done, "")
+	woken := <-done
+	wantCode(t, woken.err, "")
+	wantEqual(t, "events after the newest known", len(events(t, s, dayfly.EventFilter{After: woken.last})), 0)
+	wantEqual(t, "the newest is later", woken.last > last, true)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.AwaitEvents(ctx, 1<<40); err == nil {
+	if _, err := s.AwaitEvents(ctx, 1<<40); err == nil {
 		t.Error("AwaitEvents returned no error after its context ended")
 	}
 }
