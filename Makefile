@@ -8,7 +8,7 @@ AGENT := internal/driver/linux/embedded/dayfly-agent
 IMAGE ?= base
 ROUNDS ?= 60
 
-.PHONY: all build agent deps image wheels check vet test demo bench fuzz clean
+.PHONY: all build agent deps image wheels check vet test test-vm demo bench fuzz clean
 
 all: build
 
@@ -42,6 +42,10 @@ check: agent
 ## test: everything (unit, conformance, end-to-end, seeds); parts that cannot run here are skipped with the reason
 test: image wheels check build
 	@scripts/root.sh env PATH="$$PATH" scripts/test.sh
+
+## test-vm: bin/dayfly in a Debian 12 guest: kernel 6.1, systemd, pure cgroup v2 (software emulation: about 5 minutes)
+test-vm: build
+	@scripts/root.sh test/vm/run.sh
 
 ## demo: the main job on real input, step by step, then a crash, and 0 left
 demo: image wheels build

@@ -260,7 +260,7 @@ func systemctl(args ...string) error {
 func (in *installer) copyFile(from, to string, mode fs.FileMode) (bool, error) {
 	same, err := sameContent(from, to)
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", to, err)
+		return false, fmt.Errorf("compare with %s: %w", to, err)
 	}
 	if same {
 		in.say("%s is up to date", to)
@@ -334,18 +334,15 @@ func replaceFile(path string, content io.Reader, mode fs.FileMode) error {
 	return err
 }
 
-// sameContent tells whether two files are one or hold the same bytes. A second file that is missing differs.
+// sameContent tells whether two files are one or hold the same bytes. A second file that cannot be looked at differs.
 func sameContent(a, b string) (bool, error) {
 	infoA, err := os.Stat(a)
 	if err != nil {
 		return false, err
 	}
 	infoB, err := os.Stat(b)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
 	if err != nil {
-		return false, err
+		return false, nil // writing it says what is wrong
 	}
 	if os.SameFile(infoA, infoB) {
 		return true, nil

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -150,7 +152,7 @@ func (un *uninstaller) removeProgram() error {
 		errs = append(errs, un.remove(filepath.Join(un.shareDir(), name)))
 	}
 	_ = os.Remove(un.shareDir()) // if nothing else is in it
-	for _, path := range un.completions() {
+	for _, path := range slices.Sorted(maps.Values(un.completions())) {
 		errs = append(errs, un.remove(path))
 	}
 	return errors.Join(append(errs, un.remove(un.binary()))...)

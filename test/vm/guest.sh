@@ -46,19 +46,19 @@ until_true() {
 	done
 }
 
-field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+field() { jq -r ".$1"; }
 group() { echo "$groups"/dayfly-*/"$1"; }
 alive() { [ -e "$(group "$1")/cgroup.events" ] && grep -q 'populated 1' "$(group "$1")/cgroup.events" 2>/dev/null; }
 dead() { ! alive "$1"; }
 main_pid() { systemctl show -p MainPID --value "$unit"; }
 answers() { curl -sf --max-time 2 http://127.0.0.1:2424/readyz >/dev/null; }
-count() { dayfly audit -o json --data "$data" | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["objects"]))'; }
+count() { dayfly audit -o json --data "$data" | jq '.objects | length'; }
 
 # on_time waits for the end of a sandbox and checks that it came at its deadline, given in the form of the API.
 on_time() {
 	local late
 	until_true dead "$1"
-	late=$(python3 -c 'import sys, time, datetime; print(int(1000 * (time.time() - datetime.datetime.fromisoformat(sys.argv[1].replace("Z", "+00:00")).timestamp())))' "$2")
+	late=$((($(date +%s%N) - $(date -d "$2" +%s%N)) / 1000000))
 	[ "$late" -ge -300 ] && [ "$late" -le "$late_max_ms" ] || die "the end came $late ms after the deadline"
 	echo "$late ms after the deadline"
 }
