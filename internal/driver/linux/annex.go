@@ -13,6 +13,9 @@ import (
 const (
 	annexUpper = "/upper"
 	annexInode = "256" // inodes of its root directory
+
+	detachedMajor = 6 // first kernel whose overlays take layers that are mounted nowhere
+	detachedMinor = 15
 )
 
 // annex is a thread in a mount namespace that nothing else is in, with an empty root directory. Before kernel 6.15 an overlay
@@ -75,9 +78,12 @@ func (a *annex) do(f func() error) error {
 	return <-done
 }
 
-// needsAnnex tells whether this kernel refuses layers that are mounted nowhere: it tries one overlay in memory. What else may
-// be wrong shows when a machine is made.
+// needsAnnex tells whether this kernel refuses layers that are mounted nowhere. An old one is not tried, because it would
+// complain in the kernel's log; on a newer one, what else may be wrong shows when a machine is made.
 func needsAnnex() bool {
+	if !kernelAtLeast(detachedMajor, detachedMinor) {
+		return true
+	}
 	fd, err := emptyTmpfs()
 	if err != nil {
 		return false
