@@ -101,7 +101,7 @@ func unchanged(t *testing.T, before []host.Thing, alone bool, may func(host.Thin
 		if err != nil {
 			t.Fatal(err)
 		}
-		fresh, gone = slices.DeleteFunc(host.New(before, after), may), host.New(after, before)
+		fresh, gone = slices.DeleteFunc(host.New(before, after), may), host.Lost(before, after)
 		if len(fresh)+len(gone) == 0 || time.Now().After(deadline) {
 			break
 		}

@@ -6,10 +6,12 @@ package host
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
@@ -52,6 +54,20 @@ func Usable() error {
 		}
 	}
 	return nil
+}
+
+// parallel is how many tests of a package run at once: most of them wait for a lease to end.
+const parallel = 6
+
+// Parallel lets more tests run at once than there are processors, unless the caller's command line says how many. TestMain
+// calls it before the tests run.
+func Parallel() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(parallel))
+	}
 }
 
 // Need skips the test, with the reason, where the real binary cannot run.

@@ -57,9 +57,23 @@ func Snapshot() ([]Thing, error) {
 	return all, errors.Join(errs...)
 }
 
-// New gives what is in after and not in before, and Gone the reverse by swapping them.
+// New gives what is in after and not in before.
 func New(before, after []Thing) []Thing {
 	return slices.DeleteFunc(slices.Clone(after), func(t Thing) bool { return slices.Contains(before, t) })
+}
+
+// Lost gives what is in before and not in after, of the kinds and names that are never a test's: the host's own settings,
+// rules, links and routes.
+func Lost(before, after []Thing) []Thing {
+	return slices.DeleteFunc(New(after, before), func(t Thing) bool {
+		switch t.Kind {
+		case KindForward, KindRule, KindRoute, KindTable:
+			return strings.Contains(t.Name, "df") || strings.Contains(t.Name, "dayfly_")
+		case KindLink:
+			return strings.HasPrefix(t.Name, "df")
+		}
+		return true
+	})
 }
 
 // Alone tells whether no other test or server of Dayfly's runs on this host, so that every change is ours.
@@ -71,8 +85,13 @@ func Alone() bool {
 	self := fmt.Sprintf("/proc/%d/exe", os.Getpid())
 	for _, exe := range exes {
 		target, err := os.Readlink(exe)
+		if err != nil || exe == self {
+			continue
+		}
 		name := strings.TrimSuffix(filepath.Base(target), " (deleted)")
-		if err == nil && exe != self && (strings.HasSuffix(name, ".test") || name == "demo" || name == "bench") {
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(exe), "cmdline"))
+		theirs := strings.HasPrefix(name, binaryName) && !bytes.Contains(line, []byte(dataPrefix))
+		if theirs || strings.HasSuffix(name, ".test") || name == "demo" || name == "bench" {
 			return false
 		}
 	}

@@ -21,6 +21,9 @@ import (
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
+// dataPrefix is how the data directories of tests begin.
+const dataPrefix = "/var/tmp/dayfly-test-"
+
 // Waits of servers.
 const (
 	startMax = 3 * time.Minute // a first start that imports the image on a busy machine
@@ -64,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.baseImage = filepath.Join(Bin(), imageName)
 	}
 	var err error
-	if s.Data, err = os.MkdirTemp("/var/tmp", "dayfly-test-"); err != nil {
+	if s.Data, err = os.MkdirTemp(filepath.Dir(dataPrefix), filepath.Base(dataPrefix)); err != nil {
 		return nil, err
 	}
 	if o.Image != nil {

@@ -41,6 +41,7 @@ var common struct {
 }
 
 func TestMain(m *testing.M) {
+	host.Parallel()
 	code := m.Run()
 	if s := common.server; s != nil {
 		if err := s.Close(); err != nil {
