@@ -56,7 +56,7 @@ func checkKernel(o Options) Finding {
 	}()
 	if err := <-result; err != nil {
 		f.OK, f.Text = false, "Sandboxes can have no network: "+err.Error()+"."
-		f.Fix = "use a kernel with nftables (inet family, NAT, fib, reject) and veth, and run as root"
+		f.Fix = "use a kernel with nftables (inet family, NAT, fib, reject, connlimit) and veth, and run as root"
 	}
 	return f
 }

@@ -107,6 +107,15 @@ func states(bits uint32) match {
 func established() match { return states(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED) }
 func invalid() match     { return states(expr.CtStateBitINVALID) }
 
+// tooManyFlows matches the packet that would begin one flow more than most from its source address. s keeps the counts.
+func tooManyFlows(s *nftables.Set, most int) match {
+	return match{
+		loadAddress(reg1, sourceOffset),
+		&expr.Dynset{SrcRegKey: reg1, SetName: s.Name, SetID: s.ID, Operation: unix.NFT_DYNSET_OP_ADD,
+			Exprs: []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}},
+	}
+}
+
 func protocol(p byte) match {
 	return match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1}, compare(expr.CmpOpEq, []byte{p})}
 }

@@ -28,6 +28,7 @@ const (
 	stateDir        = "/run/dayfly"
 	mtuFallback     = 1500 // where the host has no default route
 	allowPrivateMax = 256  // prefixes
+	flowsMaxDefault = 8192 // a tenth of what the connection table of a small host holds
 )
 
 // Options configure the network of one installation on one host.
@@ -39,7 +40,10 @@ type Options struct {
 	Block int
 	// AllowPrivate opens these prefixes although they are private. The host and other sandboxes stay closed.
 	AllowPrivate []netip.Prefix
-	ResolvConf   string // the host's resolver configuration; empty means /etc/resolv.conf
+	// FlowsMax is how many flows (connections, and exchanges of UDP and ICMP) one sandbox may have at a time; further ones are
+	// refused, so that nobody fills the host's connection table. 0 means 8192.
+	FlowsMax   int
+	ResolvConf string // the host's resolver configuration; empty means /etc/resolv.conf
 	// SystemdResolvConf is looked at when ResolvConf names a loopback stub; empty means systemd-resolved's file.
 	SystemdResolvConf string
 	// StateDir is shared by all installations of the host and must not outlive a boot; empty means /run/dayfly.
@@ -71,6 +75,12 @@ func (o Options) filled() (Options, error) {
 			return o, dayfly.Errorf(dayfly.CodeInvalid, "network.allow_private: %s is not an IPv4 prefix", p).
 				WithHint("write it like 192.168.10.0/24")
 		}
+	}
+	if o.FlowsMax < 0 {
+		return o, dayfly.Errorf(dayfly.CodeInvalid, "a limit of %d flows", o.FlowsMax)
+	}
+	if o.FlowsMax == 0 {
+		o.FlowsMax = flowsMaxDefault
 	}
 	o.ResolvConf = orDefault(o.ResolvConf, resolvConfPath)
 	o.SystemdResolvConf = orDefault(o.SystemdResolvConf, systemdConfPath)

@@ -18,6 +18,7 @@ const (
 	setAllowed    = "allowed"
 	setPrivate    = "private"
 	mapUpstreams  = "upstreams"
+	setFlows      = "flows"
 	chainFrom     = "from_sandbox"
 	chainOut      = "forward_out"
 	chainIn       = "forward_in"
@@ -63,6 +64,7 @@ type ruleset struct {
 	boxes   *nftables.Set // interface . address of each sandbox
 	allowed *nftables.Set
 	private *nftables.Set
+	flows   *nftables.Set // address of a sandbox, with the number of its flows
 	dns     *nftables.Set // last two bits of the address asked → upstream
 	rules   map[string]int
 }
@@ -80,6 +82,7 @@ func newRuleset(installation string, block netip.Prefix) *ruleset {
 		private: &nftables.Set{ID: 3, Table: t, Name: setPrivate, KeyType: nftables.TypeIPAddr, Interval: true},
 		dns: &nftables.Set{ID: 4, Table: t, Name: mapUpstreams, KeyType: nftables.TypeIPAddr, IsMap: true,
 			DataType: nftables.TypeIPAddr},
+		flows: &nftables.Set{ID: 5, Table: t, Name: setFlows, KeyType: nftables.TypeIPAddr, Dynamic: true, Size: Slots},
 	}
 }
 
@@ -96,7 +99,7 @@ func (r *ruleset) install(c *nftables.Conn, o Options, boxes []nftables.SetEleme
 		return fmt.Errorf("prepare table %s: %w", r.table.Name, err)
 	}
 	r.rules = make(map[string]int)
-	r.addRegularChains(c)
+	r.addRegularChains(c, o.FlowsMax)
 	r.addBaseChains(c)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("install table %s: %w", r.table.Name, err)
@@ -119,6 +122,9 @@ func (r *ruleset) addSets(c *nftables.Conn, forbidden, allowed []netip.Prefix, b
 		return err
 	}
 	if err := c.AddSet(r.private, intervals(forbidden)); err != nil {
+		return err
+	}
+	if err := c.AddSet(r.flows, nil); err != nil {
 		return err
 	}
 	return c.AddSet(r.dns, upstreamElements(upstreams))
@@ -163,7 +169,7 @@ func (r *ruleset) add(c *nftables.Conn, chain *nftables.Chain, parts ...match) {
 }
 
 // addRegularChains adds the verdicts. Every path ends here in accept, drop or refuse.
-func (r *ruleset) addRegularChains(c *nftables.Conn) {
+func (r *ruleset) addRegularChains(c *nftables.Conn, flowsMax int) {
 	chain := func(name string) *nftables.Chain { return c.AddChain(&nftables.Chain{Name: name, Table: r.table}) }
 	refuse := chain(chainRefuse) // fails fast instead of hanging; the answer is the same whether or not something is there
 	r.add(c, refuse, protocol(unix.IPPROTO_TCP), match{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
@@ -174,6 +180,7 @@ func (r *ruleset) addRegularChains(c *nftables.Conn) {
 	r.add(c, from, unknownSandbox(expr.MetaKeyIIFNAME, sourceOffset, r.boxes), drop())
 	r.add(c, from, invalid(), drop()) // would leave untranslated
 	r.add(c, from, established(), accept())
+	r.add(c, from, tooManyFlows(r.flows, flowsMax), continueIn(chainRefuse))
 	r.add(c, from, destinationIn(r.block), protocol(unix.IPPROTO_UDP), portDNS(), accept())
 	r.add(c, from, destinationIn(r.block), protocol(unix.IPPROTO_TCP), portDNS(), accept())
 	r.add(c, from, destinationLocal(), continueIn(chainRefuse))
