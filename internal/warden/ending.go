@@ -84,7 +84,7 @@ func (k *keeper) recordEmptied(e *entry) {
 	}
 	id := e.id
 	k.wg.Go(func() {
-		if end.Cause == CauseEmptied && k.dir.decided(id) {
+		if end.Cause == CauseEmptied && k.dir.decided(id, "" /* by any */) {
 			end.Cause = CauseLeaseExpired // another enforcer is killing it and perhaps cannot write it down
 		}
 		if _, err := k.dir.RecordEnd(id, end); err != nil && dayfly.ErrorCode(err) != dayfly.CodeGone {

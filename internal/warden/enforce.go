@@ -112,13 +112,19 @@ func (e *Enforcer) kill(ctx context.Context, id string, lease Lease) (killed boo
 	return killed, nil
 }
 
-// record writes the end down. When a machine of an earlier boot died, nobody here knows.
+// record writes the end down. When a machine of an earlier boot died, nobody here knows. One that was found dead, and not by
+// the hand of another enforcer that is just about to write it down, died while nobody watched: it is dated to its deadline,
+// not to the moment when somebody came to look.
 func (e *Enforcer) record(id string, lease Lease, killed bool) error {
 	now := e.clock.Now()
 	if !killed && lease.Lease.BootID != now.BootID {
 		return nil
 	}
-	_, err := e.dir.RecordEnd(id, End{BootID: now.BootID, Boot: now.Boot, Cause: CauseLeaseExpired, Killed: killed})
+	at := now.Boot
+	if !killed && lease.Lease.Deadline > 0 && !e.dir.decided(id, e.name) {
+		at = min(at, lease.Lease.Deadline)
+	}
+	_, err := e.dir.RecordEnd(id, End{BootID: now.BootID, Boot: at, Cause: CauseLeaseExpired, Killed: killed})
 	return err
 }
 

@@ -61,13 +61,16 @@ func (d *Dir) release() {
 	}
 }
 
-// decided tells whether an enforcer has begun to kill id.
-func (d *Dir) decided(id string) bool {
+// decided tells whether an enforcer other than except, which may be empty, has begun to kill id.
+func (d *Dir) decided(id, except string) bool {
 	marks, err := d.marks(id)
 	if err != nil {
 		return false
 	}
 	for _, name := range marks {
+		if name == except {
+			continue
+		}
 		if b, err := readRegular(d.mark(id, name), endMaxBytes); err == nil && string(b) == killing {
 			return true
 		}

@@ -271,6 +271,11 @@ func (w *world) strike(p *plan, victim *box) error {
 		if err := victim.killAgent(w.s); err != nil {
 			return err
 		}
+		if p.warden {
+			victim.mu.Lock()
+			victim.hurt = victim.hurt.Add(-signEvery)
+			victim.mu.Unlock()
+		}
 	}
 	if p.freeze != "" && w.s.Running() {
 		pid := w.s.PID

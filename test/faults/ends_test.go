@@ -1,0 +1,160 @@
+package faults_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"dayfly.dev/dayfly/test/host"
+)
+
+// one makes a sandbox.
+func (w *world) one(t *testing.T, seconds int) *box {
+	t.Helper()
+	o := &createOp{key: w.tag + "-" + t.Name() + time.Now().String(), seconds: seconds}
+	if settled, err := o.run(w); err != nil || !settled {
+		t.Fatalf("make a sandbox: %v", err)
+	}
+	for _, b := range w.all() {
+		if b.id == o.id {
+			return b
+		}
+	}
+	t.Fatal("it is gone already")
+	return nil
+}
+
+// restart starts the server again.
+func restart(t *testing.T, s *host.Server) {
+	t.Helper()
+	if err := s.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// down kills warden and server.
+func down(t *testing.T, s *host.Server) {
+	t.Helper()
+	if err := s.Kill(); err != nil { // first, or it would start another warden
+		t.Fatal(err)
+	}
+	if _, err := s.KillWarden(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settledEnd waits until the sandbox is dead and its record closed, and holds one against the other.
+func (w *world) settledEnd(t *testing.T, b *box) record {
+	t.Helper()
+	var r record
+	err := within(boxMax, func() (err error) {
+		b.mu.Lock()
+		dead := !b.death.IsZero()
+		b.mu.Unlock()
+		if r, err = w.sandbox(b.id); err == nil && (!dead || !r.ended()) {
+			err = errNotYet
+		}
+		return err
+	})
+	if err == nil {
+		err = b.check(r, &w.blind)
+	}
+	if err != nil {
+		t.Errorf("%v\n\t%s", err, b.history())
+	}
+	return r
+}
+
+// signEvery is how far back the last sign of an enforcer may be.
+const signEvery = 2 * time.Second
+
+// unseen is how long nobody is there to see what happens.
+const unseen = 1500 * time.Millisecond
+
+func TestACrashThatNobodySawIsNotBilledUpToTheRestart(t *testing.T) {
+	w := newWorld(t)
+	b := w.one(t, 60)
+	down(t, w.s)
+	if err := b.killAgent(w.s); err != nil {
+		t.Fatal(err)
+	}
+	b.hurt = b.hurt.Add(-signEvery) // nobody can tell more than that it lived at the last sign of an enforcer
+	pause(unseen)
+	restart(t, w.s)
+	if r := w.settledEnd(t, b); r.EndReason != "crashed" {
+		t.Errorf("end reason %s", r.EndReason)
+	}
+}
+
+func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
+	for _, point := range []string{"node.destroy.begin", "node.destroy.killed", "node.destroy.lease", "node.destroy.state", "control.end.gone"} {
+		t.Run(point, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.one(t, 60)
+			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
+			if _, err := (&deleteOp{b}).run(w); err != nil {
+				t.Fatal(err)
+			}
+			if w.s.Running() {
+				t.Fatal("the server lives: the point was not passed")
+			}
+			pause(unseen)
+			w.disarm()
+			restart(t, w.s)
+			if r := w.settledEnd(t, b); r.EndReason != "requested" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+		})
+	}
+}
+
+func TestAnExtendThatACrashCutOffHoldsForEveryClock(t *testing.T) {
+	for _, point := range []string{"warden.renew.replaced", "node.renew.settled", "node.renew.granted", "control.extend.recorded"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			b := w.one(t, 6)
+			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
+			if _, err := (&extendOp{b: b, key: "cut-off", seconds: 6}).run(w); err != nil {
+				t.Fatal(err)
+			}
+			if w.s.Running() {
+				t.Fatal("the server lives: the point was not passed")
+			}
+			w.disarm()
+			restart(t, w.s)
+			r, err := w.sandbox(b.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.mu.Lock()
+			if r.ExpiresAt.Sub(b.hi).Abs() > slack {
+				t.Errorf("due %s after the restart, want %s: the lease file is what counts", clock(r.ExpiresAt), clock(b.hi))
+			}
+			b.lo, b.hi = r.ExpiresAt, r.ExpiresAt
+			b.mu.Unlock()
+			down(t, w.s) // only the agent's clock is left
+			w.blind.add(time.Now(), time.Now().Add(time.Minute))
+			pause(time.Until(r.ExpiresAt.Add(agentMax)))
+			restart(t, w.s)
+			if r := w.settledEnd(t, b); r.EndReason != "lease_expired" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+		})
+	}
+}
+
+// TestTheReleaseHasNoFailpoints looks at the program that is shipped.
+func TestTheReleaseHasNoFailpoints(t *testing.T) {
+	host.Need(t)
+	for name, want := range map[string]bool{"dayfly": false, "dayfly-agent": false, "dayfly-faults": true, "dayfly-faults-agent": true} {
+		b, err := os.ReadFile(host.Bin() + "/" + name)
+		if err != nil {
+			t.Skip(err)
+		}
+		if got := bytes.Contains(b, []byte("DAYFLY_FAILPOINTS")); got != want {
+			t.Errorf("%s has a trace of failpoints: %v, want %v", name, got, want)
+		}
+	}
+}
