@@ -2,6 +2,7 @@ package linux_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/driver/linux"
 )
 
@@ -80,6 +84,50 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 				t.Errorf("left behind: %v, before %v", after, before)
 			}
 		})
+	}
+}
+
+// A node that dies between the clone and the id maps leaves no child that waits for them: it would hold a copy of every mount
+// of the host, so that no other installation could unmount its pool.
+func TestHalfBornMachineHearsThatTheNodeDied(t *testing.T) {
+	w := newWorld(t)
+	d := w.open(t)
+	host, err := cgroup.Detect("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := w.spec(t)
+	group, err := host.Group(w.installation, spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := group.Create(spec.Limits); err != nil {
+		t.Fatal(err)
+	}
+	pid, free, err := d.SpawnAndHangUp(group, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const wait = 10 * time.Second
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(wait.Milliseconds()))
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(wait.Milliseconds()))
+	}
+	if err != nil || n == 0 {
+		t.Errorf("the child still waits after %s (%v)", wait, err)
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	if _, err := unix.Wait4(pid, nil, 0, nil); err != nil {
+		t.Error(err)
+	}
+	free()
+	if err := group.Remove(); err != nil {
+		t.Error(err)
 	}
 }
 

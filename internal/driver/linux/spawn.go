@@ -3,9 +3,11 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -90,6 +92,7 @@ func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int
 // program is what the child does between clone and exec. It waits for its id maps first.
 func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd, channel int) *program {
 	p := &program{}
+	closeOthers(p, int(d.null.Fd()), d.agent, logEnd, channel)
 	p.atLeast(1, "wait for id maps", unix.SYS_READ, uintptr(channel), a.put(make([]byte, 1)), 1)
 	p.call("start session", unix.SYS_SETSID)
 	p.call("drop groups", unix.SYS_SETGROUPS, 0, 0)
@@ -111,6 +114,21 @@ func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd,
 	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{agentName, "boot"}),
 		a.texts(agentEnv()), unix.AT_EMPTY_PATH)
 	return p
+}
+
+// closeOthers closes every descriptor but those named. The clone has copies of all the node's, the node's end of the boot
+// channel among them: with that one open, it would not hear that the node died and wait for its id maps for ever, in a mount
+// namespace that keeps every file system of the host from being unmounted.
+func closeOthers(p *program, keep ...int) {
+	slices.Sort(keep)
+	from := 0
+	for _, fd := range slices.Compact(keep) {
+		if fd > from {
+			p.call("close descriptors", unix.SYS_CLOSE_RANGE, uintptr(from), uintptr(fd-1), 0)
+		}
+		from = fd + 1
+	}
+	p.call("close descriptors", unix.SYS_CLOSE_RANGE, uintptr(from), math.MaxUint32, 0)
 }
 
 // limitCapabilities takes what nothing inside may have out of the bounding set. Boot itself still needs the rest: it comes
