@@ -38,6 +38,10 @@ type Backend interface {
 	Image(ctx context.Context, who control.Principal, ref string) (dayfly.Image, error)
 	RemoveImage(ctx context.Context, who control.Principal, ref string) error
 
+	Events(ctx context.Context, who control.Principal, f dayfly.EventFilter) ([]dayfly.Event, error)
+	SandboxEvents(ctx context.Context, who control.Principal, id string, f dayfly.EventFilter) ([]dayfly.Event, error)
+	AwaitEvents(ctx context.Context, seq int64) (last int64, err error)
+
 	Ready(ctx context.Context) []control.Problem
 	Now() dayfly.Instant
 }

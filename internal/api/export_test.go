@@ -54,6 +54,7 @@ func CheckQueries(raw string) error {
 	_, _ = readQuery(raw, parseImport)
 	_, _ = readQuery(raw, parseOutput)
 	_, _ = readQuery(raw, parseArchive)
+	_, _ = readQuery(raw, parseEvents)
 	return err
 }
 

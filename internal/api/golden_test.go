@@ -21,7 +21,8 @@ var volatile = []struct {
 	{regexp.MustCompile(`"dfk_[a-z0-9]{40}"`), `"dfk_…"`},
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`), `"TIME"`},
 	{regexp.MustCompile(`("hint": )"[a-z0-9]{4}"`), `$1"…"`},
-	{regexp.MustCompile(`("remaining_ms": )\d+`), `${1}1`},
+	{regexp.MustCompile(`("(remaining_ms|seq)": )\d+`), `${1}1`},
+	{regexp.MustCompile(`"key:ke[a-z0-9]{20}"`), `"key:ke…"`},
 }
 
 // golden compares an answer with testdata/NAME.json.

@@ -51,6 +51,8 @@ func routes() []route {
 		{method: "POST", path: sandboxPath + "/stop", endpoint: jsonIn(noFields, stopSandbox)},
 		{method: "POST", path: sandboxPath + "/extend", endpoint: jsonIn(parseExtend, extendSandbox)},
 
+		{method: "GET", path: sandboxPath + "/events", endpoint: queryIn(parseEvents, sandboxEvents)},
+
 		{method: "POST", path: sandboxPath + "/exec", endpoint: jsonIn(parseExec, exec)},
 		{method: "GET", path: sandboxPath + "/processes", endpoint: queryIn(parsePaging, listProcesses)},
 		{method: "GET", path: processPath, endpoint: queryIn(noQuery, showProcess)},
@@ -71,6 +73,8 @@ func routes() []route {
 		{method: "GET", path: "/v1/keys", endpoint: queryIn(parsePaging, listKeys)},
 		{method: "DELETE", path: "/v1/keys/{id}", endpoint: queryIn(noQuery, removeKey)},
 		{method: "GET", path: "/v1/accounts", endpoint: queryIn(parsePaging, listAccounts)},
+
+		{method: "GET", path: "/v1/events", endpoint: queryIn(parseEvents, allEvents)},
 
 		{method: "POST", path: "/v1/images", endpoint: rawIn(parseImport, importImage)},
 		{method: "GET", path: "/v1/images", endpoint: queryIn(parsePaging, listImages)},

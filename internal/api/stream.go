@@ -4,43 +4,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
-	"mime"
-	"net/http"
-	"strings"
-	"sync"
-	"time"
 	"unicode/utf8"
 
 	"dayfly.dev/dayfly"
 )
-
-// format is how the events of a stream are written.
-type format string
-
-// The formats.
-const (
-	formatNDJSON format = "application/x-ndjson"
-	formatSSE    format = "text/event-stream"
-)
-
-// streamFormat tells which stream a client accepts. asked is false when it prefers a plain answer or says nothing.
-func streamFormat(h http.Header) (f format, asked bool) {
-	for _, line := range h.Values("Accept") {
-		for one := range strings.SplitSeq(line, ",") {
-			kind, params, err := mime.ParseMediaType(one)
-			if err != nil || strings.Trim(params["q"], "0.") == "" && params["q"] != "" {
-				continue
-			}
-			switch f := format(kind); f {
-			case formatNDJSON, formatSSE:
-				return f, true
-			case "application/json":
-				return formatNDJSON, false
-			}
-		}
-	}
-	return formatNDJSON, false
-}
 
 // eventJSON is a start, ping or dropped event.
 type eventJSON struct {
@@ -67,22 +34,10 @@ type exitEventJSON struct {
 	Truncated bool `json:"truncated"` // bytes were dropped from this stream
 }
 
-// errorEventJSON is the last event of a stream that broke.
-type errorEventJSON struct {
-	Type  string    `json:"type"`
-	Error errorJSON `json:"error"`
-}
-
-// events writes one stream of events. Its writer and the signs of life take turns.
-type events struct {
-	c      *call
-	format format
-	id     string // of the process
-
-	mu     sync.Mutex
-	silent bool  // nothing was written since the last look
-	err    error // of the first failed write; nothing follows it
-
+// output writes a process's output as a stream of events.
+type output struct {
+	*sink
+	id      string // of the process
 	held    map[dayfly.OutputKind]*held
 	dropped bool
 	exited  bool
@@ -95,20 +50,15 @@ type held struct {
 }
 
 // follow answers with the events of a process's output and closes the stream. toEnd: the stream must end in the command's exit.
-func (c *call) follow(id string, output dayfly.OutputStream, f format, toEnd, replayed bool) error {
-	e := &events{c: c, format: f, id: id, held: map[dayfly.OutputKind]*held{dayfly.OutputStdout: {}, dayfly.OutputStderr: {}}}
-	defer func() { _ = output.Close() }() // detaches; nothing is lost by a failure
+func (c *call) follow(id string, from dayfly.OutputStream, f format, toEnd, replayed bool) error {
+	defer func() { _ = from.Close() }() // detaches; nothing is lost by a failure
 	c.replayed(replayed)
-	h := c.w.Header()
-	h.Set("Content-Type", string(f))
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // asks proxies to pass events on at once
-	c.w.WriteHeader(http.StatusOK)
+	e := &output{sink: c.openSink(f), id: id, held: map[dayfly.OutputKind]*held{dayfly.OutputStdout: {}, dayfly.OutputStderr: {}}}
 	c.late = e.fail
 	e.write(eventJSON{Type: "start", ID: id, Replayed: replayed})
 	defer e.keepAlive()()
 	for e.failed() == nil {
-		out, err := output.Next()
+		out, err := from.Next()
 		if errors.Is(err, io.EOF) {
 			e.flushHeld(dayfly.OutputStdout)
 			e.flushHeld(dayfly.OutputStderr)
@@ -125,75 +75,15 @@ func (c *call) follow(id string, output dayfly.OutputStream, f format, toEnd, re
 	return nil
 }
 
-// keepAlive sends a ping after each silence, until the function it returns is called.
-func (e *events) keepAlive() (stop func()) {
-	end := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() {
-		tick := time.NewTicker(e.c.silence)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if e.wasSilent() {
-					e.write(eventJSON{Type: "ping"})
-				}
-			case <-end:
-				return
-			}
-		}
-	})
-	return func() {
-		close(end)
-		done.Wait()
-	}
-}
-
-func (e *events) wasSilent() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	was := e.silent
-	e.silent = true
-	return was
-}
-
-func (e *events) failed() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
-}
-
-// write sends one event at once.
-func (e *events) write(v any) {
-	line, err := encode(v)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err != nil {
-		return
-	}
-	if e.err = err; err != nil {
-		return
-	}
-	if e.format == formatSSE {
-		line = append(append([]byte("data: "), line...), '\n')
-	}
-	e.silent = false
-	if _, e.err = e.c.w.Write(append(line, '\n')); e.err == nil {
-		e.err = http.NewResponseController(e.c.w).Flush()
-	}
-}
-
 // fail ends the stream with an error.
-func (e *events) fail(err error) {
+func (e *output) fail(err error) {
 	e.flushHeld(dayfly.OutputStdout)
 	e.flushHeld(dayfly.OutputStderr)
-	shown, status, _ := e.c.show(err)
-	shown.Status = status
-	e.write(errorEventJSON{Type: "error", Error: shown})
+	e.sink.fail(err)
 }
 
 // show translates one output event.
-func (e *events) show(out dayfly.Output) {
+func (e *output) show(out dayfly.Output) {
 	switch out.Kind {
 	case dayfly.OutputStdout, dayfly.OutputStderr:
 		e.data(out.Kind, out.Offset, out.Data)
@@ -213,7 +103,7 @@ func (e *events) show(out dayfly.Output) {
 }
 
 // data sends output, cut only between characters: the start of one waits for its rest.
-func (e *events) data(kind dayfly.OutputKind, offset int64, data []byte) {
+func (e *output) data(kind dayfly.OutputKind, offset int64, data []byte) {
 	h := e.held[kind]
 	if len(h.bytes) > 0 && h.offset+int64(len(h.bytes)) != offset {
 		e.flushHeld(kind)
@@ -228,7 +118,7 @@ func (e *events) data(kind dayfly.OutputKind, offset int64, data []byte) {
 }
 
 // flushHeld sends what was held back: its rest will not come.
-func (e *events) flushHeld(kind dayfly.OutputKind) {
+func (e *output) flushHeld(kind dayfly.OutputKind) {
 	h, ok := e.held[kind]
 	if !ok {
 		return
@@ -237,7 +127,7 @@ func (e *events) flushHeld(kind dayfly.OutputKind) {
 	h.bytes = nil
 }
 
-func (e *events) send(kind dayfly.OutputKind, offset int64, data []byte) {
+func (e *output) send(kind dayfly.OutputKind, offset int64, data []byte) {
 	if len(data) == 0 {
 		return
 	}
