@@ -1,0 +1,42 @@
+package control_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// leakWait is how long goroutines of the tests may take to end.
+const leakWait = 5 * time.Second
+
+// TestMain fails when a goroutine of ours outlives the tests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if left := leaked(); left != "" && code == 0 {
+		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leaked gives the stacks of our goroutines that do not end.
+func leaked() string {
+	var left []string
+	for end := time.Now().Add(leakWait); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // no event tells
+		buf := make([]byte, 1<<20)
+		buf = buf[:runtime.Stack(buf, true /* all */)]
+		left = nil
+		for _, stack := range strings.Split(string(buf), "\n\n") {
+			if strings.Contains(stack, "dayfly.dev/dayfly/internal/") && !strings.Contains(stack, "control_test.TestMain") {
+				left = append(left, stack)
+			}
+		}
+		if len(left) == 0 {
+			return ""
+		}
+	}
+	return strings.Join(left, "\n\n")
+}

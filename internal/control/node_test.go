@@ -1,0 +1,283 @@
+package control_test
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
+)
+
+const bootTest = "11111111-2222-3333-4444-555555555555"
+
+// mapNode is a node whose machines are entries of a map, on the clock of the test's bubble. Its hooks let a test watch, slow
+// down and break its steps.
+type mapNode struct {
+	born    time.Time
+	endings chan control.Ending
+
+	mu       sync.Mutex
+	machines map[string]*mapMachine
+	created  int // machines that came to life, ever
+	destroys map[string]int
+	swept    int
+	found    control.Recovery
+	known    []dayfly.Sandbox
+
+	admit   func() error                                       // all nil at first
+	create  func(ctx context.Context, sb dayfly.Sandbox) error // before a machine lives
+	destroy func(ctx context.Context, id string) error         // before it dies
+	renew   func(ctx context.Context, id string) error
+	expire  func(ctx context.Context, id string) error
+	recover func() error
+	sweep   func() error
+}
+
+func newMapNode() *mapNode {
+	return &mapNode{born: time.Now(), endings: make(chan control.Ending, 10), machines: map[string]*mapMachine{}, destroys: map[string]int{}}
+}
+
+func (n *mapNode) ID() string { return "no00000000000000000000" }
+
+func (n *mapNode) Now() dayfly.Instant {
+	return dayfly.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(n.born), BootID: bootTest}
+}
+
+func (n *mapNode) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
+	if asked != dayfly.IsolationAuto && asked != dayfly.IsolationFake {
+		return "", dayfly.Errorf(dayfly.CodeInvalid, "there is no isolation %q", asked)
+	}
+	return dayfly.IsolationFake, nil
+}
+
+func (n *mapNode) Admit(context.Context, dayfly.Limits, dayfly.Isolation) error {
+	if n.admit != nil {
+		return n.admit()
+	}
+	return nil
+}
+
+func (n *mapNode) Create(ctx context.Context, sb dayfly.Sandbox, _ dayfly.Image) error {
+	if n.create != nil {
+		if err := n.create(ctx, sb); err != nil {
+			return err
+		}
+	} else if err := ctx.Err(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.created++
+	n.machines[sb.ID] = &mapMachine{lease: sb.Lease, env: sb.Spec.Env, procs: map[string]dayfly.Process{}}
+	return nil
+}
+
+func (n *mapNode) Renew(ctx context.Context, id string, lease dayfly.Lease) error {
+	if n.renew != nil {
+		if err := n.renew(ctx, id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[id]
+	if m == nil {
+		return dayfly.Errorf(dayfly.CodeGone, "ended").WithDetail("sandbox", id)
+	}
+	m.lease = lease
+	return nil
+}
+
+func (n *mapNode) Expire(ctx context.Context, id string) (dayfly.Lease, bool, error) {
+	if n.expire != nil {
+		if err := n.expire(ctx, id); err != nil {
+			return dayfly.Lease{}, false, err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[id]
+	if m == nil {
+		return dayfly.Lease{}, true, nil
+	}
+	if !m.lease.Due(n.Now()) {
+		return m.lease, false, nil
+	}
+	return m.lease, true, nil
+}
+
+func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error) {
+	n.mu.Lock()
+	n.destroys[id]++
+	n.mu.Unlock()
+	if n.destroy != nil {
+		if err := n.destroy(ctx, id); err != nil {
+			return control.Ending{}, err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.machines, id)
+	return control.Ending{ID: id, At: time.Now(), Reason: dayfly.EndCrashed}, nil
+}
+
+func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.machines[id]; m != nil {
+		return m, nil
+	}
+	return nil, dayfly.Errorf(dayfly.CodeGone, "ended").WithDetail("sandbox", id)
+}
+
+func (n *mapNode) Endings() <-chan control.Ending { return n.endings }
+
+func (n *mapNode) Recover(_ context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.known = known
+	if n.recover != nil {
+		if err := n.recover(); err != nil {
+			return control.Recovery{}, err
+		}
+	}
+	return n.found, nil
+}
+
+func (n *mapNode) Problems(context.Context) []control.Problem {
+	return []control.Problem{{Component: "warden", Message: "it rests"}}
+}
+
+func (n *mapNode) Sweep(context.Context, dayfly.Instant) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.swept++
+	if n.sweep != nil {
+		return n.sweep()
+	}
+	return nil
+}
+
+func (n *mapNode) has(id string) bool { return n.machine(id) != nil }
+
+func (n *mapNode) machine(id string) *mapMachine {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.machines[id]
+}
+
+func (n *mapNode) lives() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.created
+}
+
+func (n *mapNode) destroyed(id string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.destroys[id]
+}
+
+// dies has a machine end by itself.
+func (n *mapNode) dies(id string, why dayfly.EndReason, at time.Time) {
+	n.mu.Lock()
+	delete(n.machines, id)
+	n.mu.Unlock()
+	n.endings <- control.Ending{ID: id, At: at, Reason: why}
+}
+
+// mapMachine runs nothing: a command ends when a test says so.
+type mapMachine struct {
+	control.Machine // what is not here is not called
+	env             map[string]string
+	run             func(ctx context.Context, spec dayfly.ProcessSpec) error // before a command starts, or nil
+	during          func(ctx context.Context, id string) error               // while it runs, or nil
+	lease           dayfly.Lease
+
+	mu    sync.Mutex
+	procs map[string]dayfly.Process
+	begun []string // ids of commands, as they began
+	read  int      // results that were read
+}
+
+func (m *mapMachine) begin(ctx context.Context, spec dayfly.ProcessSpec) error {
+	if m.run != nil {
+		if err := m.run(ctx, spec); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Contains(m.begun, spec.ID) {
+		return dayfly.Errorf(dayfly.CodeConflict, "started before")
+	}
+	m.begun = append(m.begun, spec.ID)
+	m.procs[spec.ID] = dayfly.Process{ID: spec.ID, Status: dayfly.ProcessRunning}
+	return nil
+}
+
+func (m *mapMachine) starts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.begun)
+}
+
+func (m *mapMachine) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.procs, id)
+}
+
+func (m *mapMachine) Run(ctx context.Context, spec dayfly.ProcessSpec, _ io.Reader) (dayfly.Result, error) {
+	if err := m.begin(ctx, spec); err != nil {
+		return dayfly.Result{}, err
+	}
+	if m.during != nil {
+		if err := m.during(ctx, spec.ID); err != nil {
+			return dayfly.Result{}, err
+		}
+	}
+	return dayfly.Result{ID: spec.ID}, nil
+}
+
+func (m *mapMachine) Start(ctx context.Context, spec dayfly.ProcessSpec, _ io.Reader) (dayfly.OutputStream, dayfly.Process, error) {
+	if err := m.begin(ctx, spec); err != nil {
+		return nil, dayfly.Process{}, err
+	}
+	return ended{}, dayfly.Process{ID: spec.ID}, nil
+}
+
+func (m *mapMachine) Process(_ context.Context, id string) (dayfly.Process, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.procs[id]
+	switch {
+	case ok:
+		return p, nil
+	case slices.Contains(m.begun, id):
+		return p, dayfly.Errorf(dayfly.CodeGone, "no longer kept")
+	}
+	return p, dayfly.Errorf(dayfly.CodeNotFound, "there is no such process")
+}
+
+func (m *mapMachine) Result(ctx context.Context, id string) (dayfly.Result, error) {
+	_, err := m.Process(ctx, id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.read++
+	return dayfly.Result{ID: id}, err
+}
+
+func (m *mapMachine) Output(ctx context.Context, id string, _ dayfly.Offsets, _ bool) (dayfly.OutputStream, error) {
+	_, err := m.Process(ctx, id)
+	return ended{}, err
+}
+
+// ended is an output stream at its end.
+type ended struct{}
+
+func (ended) Next() (dayfly.Output, error) { return dayfly.Output{}, io.EOF }
+func (ended) Close() error                 { return nil }
