@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly"
 )
 
 const (
 	loopControl  = "/dev/loop-control"
 	loopMajor    = 7
 	loopTries    = 64 // another process may take the free device first
-	detachWait   = 5 * time.Second
+	detachWait   = 20 * time.Second
 	retryEvery   = 20 * time.Millisecond // where the kernel gives no event
 	sysBlock     = "/sys/block"
 	backingEntry = "loop/backing_file"
@@ -114,8 +116,8 @@ func detachLoop(ctx context.Context, file *os.File) error {
 			return err
 		}
 		name := dev.Name()
-		if _, err = unix.IoctlRetInt(int(dev.Fd()), unix.LOOP_CLR_FD); errors.Is(err, unix.ENXIO) {
-			err = nil
+		if _, err = unix.IoctlRetInt(int(dev.Fd()), unix.LOOP_CLR_FD); errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EBUSY) {
+			err = nil // gone already, or held for the moment by a mount namespace that is being born or dying
 		}
 		_ = dev.Close() // the device goes with its last user
 		_ = forgetDevice(name)
@@ -123,7 +125,8 @@ func detachLoop(ctx context.Context, file *os.File) error {
 			return fmt.Errorf("detach %s: %w", name, err)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("detach %s: %w", name, unix.EBUSY)
+			return dayfly.Errorf(dayfly.CodeConflict, "the disk pool is still mounted somewhere else from %s", name).
+				WithHint("a process with mounts of its own has it: `grep -l %s /proc/*/mountinfo` names it; end that and try again", name)
 		}
 		if err := pause(ctx, retryEvery); err != nil {
 			return err
