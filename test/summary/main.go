@@ -1,5 +1,6 @@
-// Command summary reads the output of `go test -json` and prints what a person wants to know: failures with their output,
-// skips with their reasons, and one closing line. It exits 1 if anything failed.
+// Command summary reads the output of `go test -json` from standard input and prints what a person wants to know: each package
+// as it ends, then failures with their output, skips with their reasons, and one closing line. It exits 1 if anything failed
+// or nothing passed.
 package main
 
 import (
@@ -25,28 +26,16 @@ type tally struct {
 	output                  map[string][]string // by package and test
 	failures                []string
 	skips                   map[string][]string // reason → tests
-	slow                    []event             // packages by time
 }
 
 const (
 	lineMax    = 1 << 20 // bytes of one event
 	outputKept = 400     // lines of a test's output
-	slowShown  = 8
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: summary FILE")
-		os.Exit(2)
-	}
-	f, err := os.Open(os.Args[1])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	defer f.Close()
 	t := tally{output: map[string][]string{}, skips: map[string][]string{}}
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(make([]byte, lineMax), lineMax)
 	for lines.Scan() {
 		var e event
@@ -55,7 +44,11 @@ func main() {
 		}
 	}
 	t.print()
-	if t.failed > 0 || lines.Err() != nil {
+	if err := lines.Err(); err != nil {
+		fmt.Println("the output of go test could not be read:", err)
+		os.Exit(1)
+	}
+	if t.failed > 0 || t.passed == 0 {
 		os.Exit(1)
 	}
 }
@@ -73,7 +66,9 @@ func (t *tally) add(e event) {
 		return
 	}
 	if e.Test == "" {
-		t.slow = append(t.slow, e)
+		if e.Action != "skip" { // a package without tests
+			fmt.Printf("%-4s %7.1f s  %s\n", e.Action, e.Elapsed, e.Package)
+		}
 		if e.Action == "fail" {
 			t.failed++
 			t.failures = append(t.failures, key)
@@ -117,12 +112,6 @@ func (t *tally) print() {
 	sort.Strings(reasons)
 	for _, r := range reasons {
 		fmt.Printf("skipped: %s (%d: %s)\n", r, len(t.skips[r]), brief(t.skips[r]))
-	}
-	sort.Slice(t.slow, func(i, j int) bool { return t.slow[i].Elapsed > t.slow[j].Elapsed })
-	for i, e := range t.slow {
-		if i < slowShown {
-			fmt.Printf("%7.1f s  %s\n", e.Elapsed, e.Package)
-		}
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped)
 }
