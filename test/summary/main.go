@@ -61,6 +61,9 @@ func (t *tally) add(e event) {
 			t.output[key] = append(t.output[key], e.Output)
 		}
 		return
+	case "build-output":
+		fmt.Print(e.Output)
+		return
 	case "pass", "fail", "skip":
 	default:
 		return
