@@ -45,7 +45,7 @@ func (k *keeper) noteResult(r result) {
 			k.opt.Log.Error("record end", "sandbox", r.id, "error", r.err)
 		}
 		e.ended = true
-		if e.lives { // born meanwhile, or its death is still on its way here: look once more
+		if e.lives = e.lives && k.mayLive(e); e.lives { // born meanwhile; news of a death may be late, so the kernel is asked
 			k.queue.schedule(e, now.Boot)
 		}
 	case OutcomeFailed:
