@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,22 @@ func TestGoSDK(t *testing.T) {
 	}
 	if err := sb.Delete(ctx); err != nil {
 		t.Error(err)
+	}
+	var listed, followed []sdk.LifeEventType
+	for e, err := range client.Events(ctx, sdk.EventOptions{Sandbox: sb.ID}) {
+		if err != nil || e.Sandbox != sb.ID || e.Seq == 0 || e.At.IsZero() || e.Actor == "" {
+			t.Errorf("event: %+v, %v", e, err)
+		}
+		listed = append(listed, e.Type)
+	}
+	for e, err := range client.Events(ctx, sdk.EventOptions{Follow: true}) {
+		if err != nil || e.Type == sdk.SandboxEnded {
+			followed = append(followed, e.Type)
+			break
+		}
+	}
+	if !slices.Equal(listed, []sdk.LifeEventType{sdk.SandboxAccepted, sdk.SandboxRunning, sdk.SandboxExtended, sdk.SandboxDeleting, sdk.SandboxEnded}) || len(followed) != 1 {
+		t.Errorf("events: %v, followed %v", listed, followed)
 	}
 	if _, err := sb.Exec(ctx, sdk.Command("true"), sdk.ExecOptions{}); sdk.ErrorCode(err) != sdk.CodeGone {
 		t.Errorf("exec after the end: %v", err)
