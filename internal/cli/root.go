@@ -90,7 +90,7 @@ func Root(o Options) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc(FlagOutput, cobra.FixedCompletions([]string{outputText, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.showCommand(), a.execCommand(), a.cpCommand(), a.extendCommand(),
-		a.rmCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
+		a.rmCommand(), a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	root.AddCommand(o.Extra...)
 	root.InitDefaultHelpCmd()

@@ -53,6 +53,8 @@ func newServer(t *testing.T) *testServer {
 	mux.HandleFunc("/v1/sandboxes/{id}/files/content", s.content)
 	mux.HandleFunc("/v1/sandboxes/{id}/files/archive", s.archive)
 	mux.HandleFunc("GET /v1/sandboxes/{id}/files", s.files)
+	mux.HandleFunc("GET /v1/events", s.events)
+	mux.HandleFunc("GET /v1/sandboxes/{id}/events", s.events)
 	mux.HandleFunc("POST /v1/keys", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, 201, map[string]any{"id": "ke1", "account": "web", "account_id": "ac1", "admin": false, "secret": "dfk_new", "hint": "_new", "created_at": epoch})
 	})
@@ -122,6 +124,31 @@ func (s *testServer) create(w http.ResponseWriter, r *http.Request) {
 	_ = os.Mkdir(s.home(id), 0o755)
 	reply(w, 201, sb)
 	s.created <- id
+}
+
+// events tells of a sandbox that lived once.
+func (s *testServer) events(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("id") == "sbnone" {
+		fail(w, 404, "not_found", "there is no such sandbox")
+		return
+	}
+	event := func(seq int, kind string, cause any) map[string]any {
+		return map[string]any{"seq": seq, "at": epoch, "type": kind, "account": "ac1", "sandbox": "sb00000000000000000001", "actor": "key:ke1",
+			"cause": cause, "message": nil}
+	}
+	all := []map[string]any{event(3, "sandbox.accepted", nil), event(4, "sandbox.running", nil), event(9, "sandbox.ended", "requested")}
+	all[2]["message"] = "it\x1b[1mwas asked for"
+	if r.URL.Query().Get("follow") == "true" {
+		out := &eventWriter{w: w}
+		for _, e := range all {
+			out.write(e)
+		}
+		return
+	}
+	if r.URL.Query().Get("cursor") == "4" {
+		all = all[2:]
+	}
+	reply(w, 200, map[string]any{"data": all, "next_cursor": nil})
 }
 
 func (s *testServer) home(id string) string { return filepath.Join(s.dir, id) }
