@@ -56,7 +56,7 @@ func TestSpecificationNamesTestsThatExist(t *testing.T) {
 }
 
 // docPath is a path of the repository in backquotes, perhaps followed by a name in that file.
-var docPath = regexp.MustCompile("`((?:internal|cmd|sdk|test|api|images|scripts|packaging)/[A-Za-z0-9_./-]+)(?:[: ][^`]*)?`")
+var docPath = regexp.MustCompile("`((?:internal|cmd|sdk|test|docs|api|images|scripts|packaging)/[A-Za-z0-9_./-]+)(?:[: ][^`]*)?`")
 
 // Every page names files and directories that exist.
 func TestDocsNameFilesThatExist(t *testing.T) {
