@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -88,7 +87,7 @@ func installCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&systemd, "systemd", false, "make the server a systemd service that starts at boot")
 	cmd.Flags().BoolVar(&in.start, "start", false, "with --systemd: start the service now")
 	cmd.Flags().BoolVar(&in.dryRun, "dry-run", false, "only tell what would be done")
-	cmd.Flags().StringVar(&in.prefix, "prefix", defaultPrefix, "`DIR`ectory to install below")
+	cmd.Flags().StringVar(&in.prefix, "prefix", defaultPrefix, "`DIR` to install below")
 	return cmd
 }
 
@@ -312,49 +311,4 @@ func (in *installer) did(format string, args ...any) {
 
 func (in *installer) say(format string, args ...any) {
 	fmt.Fprintf(in.cmd.ErrOrStderr(), format+"\n", args...)
-}
-
-// replaceFile writes a file beside its place and moves it there, because a program that runs cannot be overwritten.
-func replaceFile(path string, content io.Reader, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
-}
-
-// sameContent tells whether two files are one or hold the same bytes. A second file that cannot be looked at differs.
-func sameContent(a, b string) (bool, error) {
-	infoA, err := os.Stat(a)
-	if err != nil {
-		return false, err
-	}
-	infoB, err := os.Stat(b)
-	if err != nil {
-		return false, nil // writing it says what is wrong
-	}
-	if os.SameFile(infoA, infoB) {
-		return true, nil
-	}
-	if infoA.Size() != infoB.Size() {
-		return false, nil
-	}
-	sums := [2][]byte{}
-	for i, path := range []string{a, b} {
-		if sums[i], err = digest(path); err != nil {
-			return false, err
-		}
-	}
-	return bytes.Equal(sums[0], sums[1]), nil
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -174,23 +172,4 @@ func (un *uninstaller) remove(path string) error {
 
 func (un *uninstaller) say(format string, args ...any) {
 	fmt.Fprintf(un.cmd.ErrOrStderr(), format+"\n", args...)
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// digest is the SHA-256 of a file.
-func digest(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return nil, err
-	}
-	return h.Sum(nil), nil
 }
