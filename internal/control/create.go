@@ -246,6 +246,9 @@ func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) e
 		return goneError(moved) // nobody else looks after the machine
 	}
 	failpoint.Hit("control.create.running")
+	if moved.Status == dayfly.StatusRunning {
+		p.meter.Created(p.node.Now().Boot - sb.Lease.Born)
+	}
 	p.reaper.due(sb.Lease)
 	return nil
 }
@@ -272,8 +275,9 @@ func (p *Plane) launchFailed(sb dayfly.Sandbox, cause error) {
 // abandon marks a sandbox of which nothing is left as failed to start, if nothing else ended it before. That frees its
 // idempotency key too: the store takes the claim of a sandbox that failed to start for none.
 func (p *Plane) abandon(id string) {
+	closed := false
 	_, err := p.move(dayfly.ActorServer, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
-		if sb.Status != dayfly.StatusProvisioning {
+		if closed = sb.Status == dayfly.StatusProvisioning; !closed {
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusFailed, dayfly.EndStartupFailed
@@ -282,6 +286,8 @@ func (p *Plane) abandon(id string) {
 	})
 	if err != nil {
 		p.log.Error("record a failed start", "sandbox", id, "error", err)
+	} else if closed {
+		p.meter.Ended(dayfly.EndStartupFailed)
 	}
 }
 

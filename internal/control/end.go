@@ -83,20 +83,24 @@ func (p *Plane) carryOut(id string, e *ending, l *launch) {
 		p.mu.Unlock()
 		close(e.done)
 	}()
+	begun := p.node.Now()
 	if l != nil { // still starting: cut it off; it undoes itself
 		l.cancel()
 		<-l.done
 	}
-	p.destroy(id)
+	if p.destroy(id) {
+		p.meter.Deleted(p.since(begun))
+	}
 }
 
-// destroy tries until the machine is gone and the record says so, or the server closes; a later start then goes on.
-func (p *Plane) destroy(id string) {
+// destroy tries until the machine is gone and the record says so, which it tells, or the server closes; a later start then
+// goes on.
+func (p *Plane) destroy(id string) bool {
 	var ended *Ending // how it ended, from the moment it is gone
 	for pause := retryTeardown; ; pause = min(2*pause, retryTeardownMax) {
 		err := p.destroyOnce(id, &ended)
 		if err == nil {
-			return
+			return true
 		}
 		p.log.Error("teardown of a sandbox; trying again", "sandbox", id, "after", pause, "error", err)
 		retry := time.NewTimer(pause)
@@ -104,7 +108,7 @@ func (p *Plane) destroy(id string) {
 		case <-retry.C:
 		case <-p.life.Done():
 			retry.Stop()
-			return
+			return false
 		}
 	}
 }
@@ -142,8 +146,9 @@ func (p *Plane) attempt() (context.Context, context.CancelFunc) {
 // closeRecord writes how a sandbox ended. A reason that was recorded before (requested) stays; the host's reason fills in
 // otherwise. A record that is not there, or closed already, is no error.
 func (p *Plane) closeRecord(ended Ending) error {
-	_, err := p.move(dayfly.ActorHost, ended.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
-		if sb.Status.Ended() {
+	closed := false
+	sb, err := p.move(dayfly.ActorHost, ended.ID, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
+		if closed = !sb.Status.Ended(); !closed {
 			return false
 		}
 		sb.End = cmp.Or(sb.End, ended.Reason, dayfly.EndCrashed)
@@ -159,6 +164,9 @@ func (p *Plane) closeRecord(ended Ending) error {
 	failpoint.Hit("control.end.closed")
 	if err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 		return fmt.Errorf("record the end of %s: %w", ended.ID, err)
+	}
+	if err == nil && closed {
+		p.metered(sb, p.node.Now())
 	}
 	return nil
 }

@@ -41,6 +41,12 @@ func (p *Plane) AwaitEvents(ctx context.Context, seq int64) (last int64, err err
 func (p *Plane) tell(ctx context.Context, e dayfly.Event) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
+	switch e.Type {
+	case dayfly.EventReclaimed:
+		p.meter.Found(e.Cause)
+	case dayfly.EventNotSwept:
+		p.meter.Found(foundStopped)
+	}
 	e.At = p.Now().Wall
 	if _, err := p.store.AddEvent(ctx, e); err != nil {
 		p.log.Error("store an event", "type", e.Type, "error", err)

@@ -18,19 +18,26 @@ type Following struct {
 // Exec runs a command to its end. With an idempotency key it runs once: a repeated request waits for the first one's
 // process, or reads its record (CodeGone once that was dropped).
 func (p *Plane) Exec(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req Idempotency) (Outcome[dayfly.Result], error) {
-	return execOnce(ctx, p, who, id, spec, req, execution[dayfly.Result]{
+	done := p.meteredExec()
+	defer done(nil)
+	out, err := execOnce(ctx, p, who, id, spec, req, execution[dayfly.Result]{
 		run: func(m Machine, spec dayfly.ProcessSpec) (dayfly.Result, error) { return m.Run(ctx, spec, stdin) },
 		join: func(m Machine, process dayfly.Process) (dayfly.Result, error) {
 			return m.Result(ctx, process.ID)
 		},
 	})
+	if err == nil && !out.Replayed {
+		done(&out.Value.Exit)
+	}
+	return out, err
 }
 
 // ExecStream starts a command and follows its output. keepStdin leaves its standard input open after stdin ended. A
 // repeated request attaches to the first one's process, from its first kept byte on.
 func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool, req Idempotency) (Outcome[Following], error) {
 	spec.Follow, spec.OpenStdin = true, keepStdin
-	return execOnce(ctx, p, who, id, spec, req, execution[Following]{
+	done := p.meteredExec()
+	out, err := execOnce(ctx, p, who, id, spec, req, execution[Following]{
 		run: func(m Machine, spec dayfly.ProcessSpec) (Following, error) {
 			s, proc, err := m.Start(ctx, spec, stdin)
 			return Following{proc, s}, err
@@ -40,6 +47,12 @@ func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec d
 			return Following{process, s}, err
 		},
 	})
+	if err != nil {
+		done(nil)
+		return out, err
+	}
+	out.Value.Stream = &meteredStream{out.Value.Stream, done, out.Replayed}
+	return out, nil
 }
 
 // execution is how a command is run by the first request, and joined by a repeated one.

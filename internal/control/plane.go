@@ -36,6 +36,7 @@ type Config struct {
 	PIDs      int             // process limit; 0 means dayfly.PIDsDefault
 	Provision time.Duration   // 0 means ProvisionTimeout
 	MaxLive   int             // quota of accounts made from now on; 0 means dayfly.QuotaDefault
+	Meter     Meter           // told what happens, or nil
 }
 
 // Images unpacks and removes root file systems. Records of them are the store's.
@@ -51,6 +52,7 @@ type Plane struct {
 	node   Node
 	images Images
 	cfg    Config
+	meter  Meter
 	log    *slog.Logger
 
 	life   context.Context // of background work: ends at Close, never with a request
@@ -91,6 +93,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 		flights: map[flightKey]*flight{},
 	}
 	p.open, p.shut = context.WithCancel(life)
+	p.meter = p.cfg.Meter
 	p.reaper = newReaper(p)
 	return p
 }
@@ -185,6 +188,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxLive <= 0 {
 		c.MaxLive = dayfly.QuotaDefault
+	}
+	if c.Meter == nil {
+		c.Meter = noMeter{}
 	}
 	return c
 }

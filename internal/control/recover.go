@@ -23,6 +23,7 @@ func (p *Plane) recover(ctx context.Context) error {
 		return fmt.Errorf("recover the node: %w", err)
 	}
 	failpoint.Hit("control.recover.found")
+	p.meterRecovery(known, found)
 	for _, sb := range found.Running {
 		if err := p.adopt(ctx, sb); err != nil {
 			return err
