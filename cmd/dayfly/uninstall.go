@@ -92,29 +92,27 @@ func (un *uninstaller) readUnit() (bool, error) {
 	data, prefix := un.cmd.Flags().Lookup("data").Changed || os.Getenv("DAYFLY_DATA") != "", un.prefix
 	un.prefix = defaultPrefix
 	text, err := os.ReadFile(unitPath())
-	ours := false
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("read the service: %w", err)
+	}
+	unit, ours := packaging.ParseUnit(string(text))
+	switch {
+	case err != nil: // there is none
+	case !ours:
+		un.say("%s stays: `dayfly install` did not write it", unitPath())
 	default:
-		var unit packaging.Unit
-		if unit, ours = packaging.ParseUnit(string(text)); !ours {
-			un.say("%s stays: `dayfly install` did not write it", unitPath())
-			break
-		}
 		un.prefix = unit.Prefix
 		if !data {
 			un.cfg.Data = unit.Data
 		}
-		if unit.Data != un.cfg.Data {
+		if ours = unit.Data == un.cfg.Data; !ours {
 			un.say("%s stays: it is the service of %s", unitPath(), unit.Data)
-			ours = false
 		}
 	}
-	if prefix != "" {
-		un.prefix, err = filepath.Abs(prefix)
+	if prefix == "" {
+		return ours, nil
 	}
+	un.prefix, err = filepath.Abs(prefix)
 	return ours, err
 }
 

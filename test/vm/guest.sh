@@ -6,7 +6,7 @@ export LC_ALL=C HOME=/root PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbi
 here=$(cd "$(dirname "$0")" && pwd)
 keep=$(mktemp -d) # what one check leaves for the next
 readonly data=/var/lib/dayfly config=/etc/dayfly.yaml unit=dayfly.service groups=/sys/fs/cgroup
-readonly late_max_ms=2000 wait_max=60
+readonly late_max_ms=5000 wait_max=60
 passed=0 failed=0
 
 check() {
@@ -60,7 +60,7 @@ on_time() {
 	until_true dead "$1"
 	late=$((($(date +%s%N) - $(date -d "$2" +%s%N)) / 1000000))
 	[ "$late" -ge -300 ] && [ "$late" -le "$late_max_ms" ] || die "the end came $late ms after the deadline"
-	echo "$late ms after the deadline"
+	echo "seen $late ms after the deadline"
 }
 
 kernel_and_layout() {
@@ -216,7 +216,7 @@ lease_with_stopped_unit() {
 restart_keeps_exec() {
 	local id client inner warden pid
 	id=$(cat "$keep/id")
-	dayfly exec "$id" -n -- sh -c 'i=0; while [ $i -lt 12 ]; do echo line $i; i=$((i+1)); sleep 1; done' >"$keep/lines" 2>"$keep/errors" &
+	dayfly exec "$id" -n -- sh -c 'i=0; while [ ! -e stop ]; do echo line $i; i=$((i+1)); sleep 1; done' >"$keep/lines" 2>"$keep/errors" &
 	client=$!
 	until_true grep -q 'line 1$' "$keep/lines"
 	inner=$(pgrep -f '^sh -c i=0; while') warden=$(pgrep -f 'dayfly warden') pid=$(main_pid)
@@ -224,8 +224,9 @@ restart_keeps_exec() {
 	same "$inner" "$(pgrep -f '^sh -c i=0; while')" "the command's process"
 	same "$warden" "$(pgrep -f 'dayfly warden')" "the warden's process"
 	[ "$pid" != "$(main_pid)" ]
+	dayfly exec "$id" -n -- touch stop
 	wait "$client" || die "the client: exit $?: $(cat "$keep/errors")"
-	same "$(for i in 0 1 2 3 4 5 6 7 8 9 10 11; do echo "line $i"; done)" "$(cat "$keep/lines")" "the output"
+	awk '$0 != "line " NR - 1 {print "line " NR " is: " $0; bad = 1} END {print NR " lines, each once"; exit bad}' "$keep/lines"
 }
 
 stop_then_audit() {
