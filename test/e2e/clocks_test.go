@@ -47,8 +47,11 @@ func TestTheWardenAloneEndsEverySandbox(t *testing.T) {
 			if err := tt.stop(s); err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { _ = s.Continue() }) // before the sandboxes are removed
 			for _, b := range boxes {
 				alive(t, s, b.ID)
+			}
+			for _, b := range boxes {
 				at := dead(t, s, b.ID, 2*leaseShort)
 				if late := at.Sub(deadline(b, leaseShort)); late < 0 || late >= lateMax {
 					t.Errorf("the last process of %s ended %s after the deadline", b.ID, late)
