@@ -280,7 +280,7 @@ uninstall() {
 uninstall_half() {
 	"$here/dayfly" install --systemd --start --config "$config"
 	dayfly create --timeout 10m >/dev/null
-	systemctl kill -s KILL $unit
+	systemctl stop $unit
 	rm -rf /usr/local/bin/dayfly "$data/installation" "$data/dayfly.db"
 	"$here/dayfly" uninstall
 	same "" "$(left)" "what is left"
