@@ -248,8 +248,8 @@ func (d *Dir) hasEnd(id string) bool {
 	return err == nil
 }
 
-// sweep removes files of dead enforcers that belong to no lease: end records, marks, temporary files. Only the warden
-// calls it, when it starts.
+// sweep removes files of dead enforcers that belong to no lease: end records, marks, temporary files. The warden calls it
+// when it starts, and so does the server, before it makes a lease.
 func (d *Dir) sweep() error {
 	names, err := d.names()
 	if err != nil {

@@ -169,6 +169,9 @@ func Alive(dataDir string, now dayfly.Instant) error {
 	if err == nil && (b.BootID != now.BootID || now.Boot-b.Boot > HeartbeatFresh) {
 		err = errors.New("its heartbeat is old")
 	}
+	if err == nil && b.Place != "" && b.Place != place(dataDir) {
+		err = errors.New("it looks at the place where the data directory was before")
+	}
 	if err == nil {
 		return nil
 	}

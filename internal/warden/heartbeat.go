@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"os"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -20,6 +23,7 @@ type Heartbeat struct {
 	Wall   time.Time     // for people and for dating a reboot
 	PID    int
 	Build  string
+	Place  string // mark of the data directory's path: a directory that was moved has a warden that looks at the old place
 }
 
 type heartbeatFile struct {
@@ -28,14 +32,23 @@ type heartbeatFile struct {
 	Wall   time.Time `json:"wall"`
 	PID    int       `json:"pid"`
 	Build  string    `json:"build"`
+	Place  string    `json:"place,omitempty"`
+}
+
+// place is the mark of a data directory's path; it is short, because a heartbeat is.
+func place(dataDir string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(filepath.Clean(dataDir)))
+	return strconv.FormatUint(h.Sum64(), 16)
 }
 
 // writeHeartbeat overwrites f.
-func writeHeartbeat(f *os.File, now dayfly.Instant, build string) error {
+func writeHeartbeat(f *os.File, now dayfly.Instant, o Options) error {
+	build := o.Build
 	if len(build) > 128 {
 		build = build[:128]
 	}
-	b, err := json.Marshal(heartbeatFile{BootID: now.BootID, BootNS: int64(now.Boot), Wall: now.Wall.UTC(), PID: os.Getpid(), Build: build})
+	b, err := json.Marshal(heartbeatFile{BootID: now.BootID, BootNS: int64(now.Boot), Wall: now.Wall.UTC(), PID: os.Getpid(), Build: build, Place: place(o.DataDir)})
 	if err != nil {
 		return fmt.Errorf("write heartbeat: %w", err)
 	}
@@ -70,7 +83,7 @@ func readHeartbeat(path string) (Heartbeat, error) {
 		}
 		var f heartbeatFile
 		if err = decodeStrict(b, &f); err == nil {
-			return Heartbeat{BootID: f.BootID, Boot: time.Duration(f.BootNS), Wall: f.Wall, PID: f.PID, Build: f.Build}, nil
+			return Heartbeat{BootID: f.BootID, Boot: time.Duration(f.BootNS), Wall: f.Wall, PID: f.PID, Build: f.Build, Place: f.Place}, nil
 		}
 	}
 	return Heartbeat{}, fmt.Errorf("read heartbeat: %w", err)

@@ -138,7 +138,7 @@ func (k *keeper) loop(ctx context.Context, beat *os.File) error {
 // beat writes a heartbeat each time the loop shows that it runs.
 func (k *keeper) beat(beats <-chan struct{}, f *os.File) {
 	for range beats {
-		if err := writeHeartbeat(f, k.opt.Clock.Now(), k.opt.Build); err != nil {
+		if err := writeHeartbeat(f, k.opt.Clock.Now(), k.opt); err != nil {
 			k.opt.Log.Error("heartbeat", "error", err)
 		}
 	}

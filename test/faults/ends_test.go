@@ -44,6 +44,20 @@ func down(t *testing.T, s *host.Server) {
 	}
 }
 
+// crashed waits for the death of a server that came past its point.
+func (w *world) crashed(t *testing.T) {
+	t.Helper()
+	err := within(settleMax, func() error {
+		if w.s.Running() {
+			return errNotYet
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal("the server lives: the point was not passed")
+	}
+}
+
 // settledEnd waits until the sandbox is dead and its record closed, and holds one against the other.
 func (w *world) settledEnd(t *testing.T, b *box) record {
 	t.Helper()
@@ -96,9 +110,7 @@ func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
 			if _, err := (&deleteOp{b}).run(w); err != nil {
 				t.Fatal(err)
 			}
-			if w.s.Running() {
-				t.Fatal("the server lives: the point was not passed")
-			}
+			w.crashed(t)
 			pause(unseen)
 			w.disarm()
 			restart(t, w.s)
@@ -112,16 +124,13 @@ func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
 func TestAnExtendThatACrashCutOffHoldsForEveryClock(t *testing.T) {
 	for _, point := range []string{"warden.renew.replaced", "node.renew.settled", "node.renew.granted", "control.extend.recorded"} {
 		t.Run(point, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 6)
 			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
 			if _, err := (&extendOp{b: b, key: "cut-off", seconds: 6}).run(w); err != nil {
 				t.Fatal(err)
 			}
-			if w.s.Running() {
-				t.Fatal("the server lives: the point was not passed")
-			}
+			w.crashed(t)
 			w.disarm()
 			restart(t, w.s)
 			r, err := w.sandbox(b.id)
