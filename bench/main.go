@@ -41,6 +41,7 @@ type results struct {
 	Machine string   `json:"machine"`
 	Date    string   `json:"date"`
 	Version string   `json:"version"`
+	Load    string   `json:"load"` // the host's load averages before and after: other work moves the milliseconds
 	Figures []figure `json:"figures"`
 }
 
@@ -66,6 +67,7 @@ func run(ctx context.Context, binary, image string, rounds int, only, out string
 	}
 	defer srv.stop()
 	r := results{Machine: machine(), Date: time.Now().UTC().Format("2006-01-02 15:04 UTC"), Version: srv.version}
+	before := load()
 	groups := []struct {
 		name    string
 		measure func(context.Context, *server, int) ([]figure, error)
@@ -81,6 +83,7 @@ func run(ctx context.Context, binary, image string, rounds int, only, out string
 		}
 		r.Figures = append(r.Figures, found...)
 	}
+	r.Load = before + " → " + load()
 	compare(r.Figures)
 	print(os.Stdout, r)
 	if out == "" {
@@ -122,7 +125,7 @@ func compare(figures []figure) {
 }
 
 func print(w io.Writer, r results) {
-	fmt.Fprintf(w, "%s · %s · %s\n\n", r.Machine, r.Version, r.Date)
+	fmt.Fprintf(w, "%s · %s · %s · load %s\n\n", r.Machine, r.Version, r.Date, r.Load)
 	fmt.Fprintln(w, "| figure | unit | n | p50 | p95 | p99 | × floor p50 | × floor p99 | goal |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
 	for _, f := range r.Figures {
@@ -132,6 +135,16 @@ func print(w io.Writer, r results) {
 		}
 		fmt.Fprintf(w, "| %s | %s | %d | %.2f | %.2f | %.2f | %s | %s | %s |\n", f.Name, f.Unit, f.N, f.P50, f.P95, f.P99, ratio, tail, f.Goal)
 	}
+}
+
+// load is the host's load average over the last minute.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	minute, _, _ := strings.Cut(string(b), " ")
+	return minute
 }
 
 // machine describes where this ran.
