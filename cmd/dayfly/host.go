@@ -37,6 +37,8 @@ const (
 type host struct {
 	installation string
 	store        *store.DB
+	pool         dayfly.Pool
+	guard        *warden.Guard
 	unpacked     *image.Store
 	images       images
 	node         *node.Manager
@@ -88,6 +90,7 @@ func openHost(ctx context.Context, cfg config, log *slog.Logger) (*host, error) 
 	if err != nil {
 		return nil, err
 	}
+	h.pool, h.guard = pool, guard
 	if err := h.openNode(ctx, cfg, guard, pool, block, net, hostClock, log); err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/hostnet"
+	"dayfly.dev/dayfly/internal/metrics"
 )
 
 // serverUmask keeps the modes that this program asks for: the agents read files that the server makes for them.
@@ -108,10 +109,14 @@ func serve(ctx context.Context, cfg config) error {
 		return err
 	}
 	undo.Add(h.close)
-	plane := control.New(h.store, h.node, h.images, cfg.control(), log)
+	figures := metrics.New(version, log)
+	decisions := cfg.control()
+	decisions.Meter = figures
+	plane := control.New(h.store, h.node, h.images, decisions, log)
 	undo.Add(plane.Close)
+	figures.Watch(metrics.Sources{Sandboxes: plane.Count, Pool: h.pool, Warden: h.guard.Alive})
 
-	srv := api.NewServer(api.New(plane, api.Options{Log: log, Version: version}), log)
+	srv := api.NewServer(api.New(plane, api.Options{Log: log, Version: version, Metrics: figures.Handler()}), log)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(api.Limit(listener, connectionsMax())) }()
 	undo.Add(func() { _ = srv.Close() })

@@ -50,6 +50,7 @@ type Backend interface {
 type Options struct {
 	Log     *slog.Logger  // one line per request, and the causes of internal errors; nil drops them
 	Version string        // shown by /healthz and /readyz
+	Metrics http.Handler  // answers /metrics once it was found out that the client may see them; nil: there are none
 	Silence time.Duration // after which a sign of life goes out on a silent answer; 0 means SilenceDefault
 }
 
@@ -74,13 +75,14 @@ type server struct {
 	backend Backend
 	log     *slog.Logger
 	version string
+	metrics http.Handler
 	silence time.Duration
 	mux     *http.ServeMux
 }
 
 // New makes the handler of the whole API. It starts nothing in the background.
 func New(backend Backend, o Options) http.Handler {
-	s := &server{backend: backend, log: o.Log, version: o.Version, silence: o.Silence, mux: http.NewServeMux()}
+	s := &server{backend: backend, log: o.Log, version: o.Version, metrics: o.Metrics, silence: o.Silence, mux: http.NewServeMux()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -16,6 +16,7 @@ import (
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/api"
 	"dayfly.dev/dayfly/internal/control"
+	"dayfly.dev/dayfly/internal/metrics"
 	"dayfly.dev/dayfly/internal/store"
 )
 
@@ -64,7 +65,9 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	log := slog.New(slog.NewJSONHandler(logged, nil))
 	node := newDeskNode(t)
 	images := &deskImages{}
-	plane := control.New(db, node, images, control.Config{}, log)
+	figures := metrics.New("v1.2.3", log)
+	plane := control.New(db, node, images, control.Config{Meter: figures}, log)
+	figures.Watch(metrics.Sources{Sandboxes: plane.Count})
 	if err := plane.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +84,7 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	if wrap != nil {
 		backend = wrap(plane)
 	}
-	handler := api.New(backend, api.Options{Log: log, Version: "v1.2.3", Silence: testSilence})
+	handler := api.New(backend, api.Options{Log: log, Version: "v1.2.3", Metrics: figures.Handler(), Silence: testSilence})
 	srv := httptest.NewUnstartedServer(handler)
 	srv.Config = api.NewServer(handler, log)
 	srv.Start()

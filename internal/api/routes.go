@@ -42,6 +42,7 @@ func routes() []route {
 	return []route{
 		{method: "GET", path: "/healthz", open: true, endpoint: queryIn(noQuery, health)},
 		{method: "GET", path: "/readyz", open: true, endpoint: queryIn(noQuery, ready)},
+		{method: "GET", path: "/metrics", open: true, endpoint: queryIn(noQuery, showMetrics)},
 
 		{method: "POST", path: "/v1/sandboxes", endpoint: jsonIn(parseCreate, createSandbox)},
 		{method: "GET", path: "/v1/sandboxes", endpoint: queryIn(parseFilter, listSandboxes)},

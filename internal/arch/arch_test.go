@@ -23,7 +23,7 @@ const (
 var layers = [][]string{
 	{"cleanup", "clock", "failpoint", "tree"},
 	{"cgroup", "reserve"},
-	{"agentwire", "warden", "store", "disk", "driver", "image", "hostnet"},
+	{"agentwire", "warden", "store", "disk", "driver", "image", "hostnet", "metrics"},
 	{"agent", "control"},
 	{"node"}, // implements control's Node with control's words
 	{"api", "cli"},
