@@ -163,6 +163,13 @@ func (s *flakyStore) set(method string, err error) {
 	s.fail[method] = err
 }
 
+// watch has hook called, under the lock, before each method.
+func (s *flakyStore) watch(hook func(method string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hook = hook
+}
+
 func (s *flakyStore) broken(method string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

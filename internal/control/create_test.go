@@ -71,10 +71,14 @@ func TestCreateRefused(t *testing.T) {
 		{"unknown isolation", control.CreateSandbox{Isolation: "box"}, nil, dayfly.CodeInvalid, ""},
 		{"longer than lease.max", control.CreateSandbox{Timeout: 2 * time.Hour}, nil, dayfly.CodeInvalid, ""},
 		{"never fits", control.CreateSandbox{}, func(b *bed) {
-			b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeSizeUnavailable, "never") }
+			b.node.change(func() {
+				b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeSizeUnavailable, "never") }
+			})
 		}, dayfly.CodeSizeUnavailable, ""},
 		{"does not fit now", control.CreateSandbox{}, func(b *bed) {
-			b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeNoCapacity, "not now") }
+			b.node.change(func() {
+				b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeNoCapacity, "not now") }
+			})
 		}, dayfly.CodeNoCapacity, ""},
 		{"draining", control.CreateSandbox{}, func(b *bed) { b.plane.Drain() }, dayfly.CodeUnavailable, ""},
 		{"database down", control.CreateSandbox{}, func(b *bed) {
@@ -113,7 +117,9 @@ func TestCreateFails(t *testing.T) {
 	} {
 		bubble(t, tt.name, control.Config{}, func(t *testing.T, b *bed) {
 			start := time.Now()
-			b.node.create = tt.create
+			b.node.change(func() {
+				b.node.create = tt.create
+			})
 			r := control.CreateSandbox{Name: "web", Request: idempotent("k")}
 			out, err := b.plane.CreateSandbox(t.Context(), b.admin, r)
 			wantCode(t, err, tt.want)
@@ -124,7 +130,9 @@ func TestCreateFails(t *testing.T) {
 			if e := dayfly.AsError(err); e.Details["sandbox"] != sb.ID {
 				t.Errorf("error %+v does not name the sandbox", e)
 			}
-			b.node.create = nil // key, name and quota are free again
+			b.node.change(func() {
+				b.node.create = nil // key, name and quota are free again
+			})
 			again, err := b.plane.CreateSandbox(t.Context(), b.admin, r)
 			if err != nil || again.Replayed || again.Value.ID == sb.ID || again.Value.Status != dayfly.StatusRunning {
 				t.Errorf("again: %+v, %v", again, err)
@@ -132,13 +140,17 @@ func TestCreateFails(t *testing.T) {
 		})
 	}
 	bubble(t, "and cannot be undone at once", control.Config{}, func(t *testing.T, b *bed) {
-		b.node.create = func(context.Context, dayfly.Sandbox) error { return errTest }
-		b.node.destroy = func(_ context.Context, id string) error {
-			if b.node.destroyed(id) < 4 {
-				return errTest
+		b.node.change(func() {
+			b.node.create = func(context.Context, dayfly.Sandbox) error { return errTest }
+		})
+		b.node.change(func() {
+			b.node.destroy = func(_ context.Context, id string) error {
+				if b.node.destroyed(id) < 4 {
+					return errTest
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		out, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
 		wantCode(t, err, dayfly.CodeInternal)
 		b.wantEnd(out.Value.ID, dayfly.StatusDeleting, dayfly.EndStartupFailed)
@@ -147,7 +159,9 @@ func TestCreateFails(t *testing.T) {
 	})
 	bubble(t, "no more time than its lease", control.Config{}, func(t *testing.T, b *bed) {
 		start := time.Now()
-		b.node.create = func(ctx context.Context, _ dayfly.Sandbox) error { <-ctx.Done(); return ctx.Err() }
+		b.node.change(func() {
+			b.node.create = func(ctx context.Context, _ dayfly.Sandbox) error { <-ctx.Done(); return ctx.Err() }
+		})
 		_, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{Timeout: 5 * time.Second})
 		wantCode(t, err, dayfly.CodeInternal)
 		if d := time.Since(start); d != 5*time.Second {
@@ -155,10 +169,12 @@ func TestCreateFails(t *testing.T) {
 		}
 	})
 	bubble(t, "and its end cannot be recorded", control.Config{}, func(t *testing.T, b *bed) {
-		b.node.create = func(context.Context, dayfly.Sandbox) error {
-			b.store.set("MoveSandbox", dayfly.Errorf(dayfly.CodeUnavailable, "down"))
-			return errTest
-		}
+		b.node.change(func() {
+			b.node.create = func(context.Context, dayfly.Sandbox) error {
+				b.store.set("MoveSandbox", dayfly.Errorf(dayfly.CodeUnavailable, "down"))
+				return errTest
+			}
+		})
 		out, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
 		wantCode(t, err, dayfly.CodeInternal)
 		b.wantEnd(out.Value.ID, dayfly.StatusProvisioning, "")
@@ -167,16 +183,20 @@ func TestCreateFails(t *testing.T) {
 		b.wantEnd(out.Value.ID, dayfly.StatusFailed, dayfly.EndStartupFailed)
 	})
 	bubble(t, "its image went away at this moment", control.Config{}, func(t *testing.T, b *bed) {
-		b.node.admit = func() error { // after the image was chosen
-			_, err := b.plane.ImportBase(t.Context(), control.ImportImage{Name: dayfly.ImageBase})
-			return err
-		}
+		b.node.change(func() {
+			b.node.admit = func() error { // after the image was chosen
+				_, err := b.plane.ImportBase(t.Context(), control.ImportImage{Name: dayfly.ImageBase})
+				return err
+			}
+		})
 		_, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{Request: idempotent("k")})
 		wantCode(t, err, dayfly.CodeUnavailable)
 		if b.node.lives() != 0 {
 			t.Error("a machine was made from a removed image")
 		}
-		b.node.admit = nil
+		b.node.change(func() {
+			b.node.admit = nil
+		})
 		b.create(control.CreateSandbox{Request: idempotent("k")})
 	})
 }
@@ -184,14 +204,16 @@ func TestCreateFails(t *testing.T) {
 // slow has creates wait until the returned function is called.
 func (b *bed) slow() (finish func()) {
 	gate := make(chan struct{})
-	b.node.create = func(ctx context.Context, _ dayfly.Sandbox) error {
-		select {
-		case <-gate:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+	b.node.change(func() {
+		b.node.create = func(ctx context.Context, _ dayfly.Sandbox) error {
+			select {
+			case <-gate:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
-	}
+	})
 	return sync.OnceFunc(func() { close(gate) })
 }
 
@@ -268,13 +290,17 @@ func TestCreateReplay(t *testing.T) {
 			}
 		}
 		again(dayfly.StatusRunning)
-		b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeNoCapacity, "full") }
+		b.node.change(func() {
+			b.node.admit = func() error { return dayfly.Errorf(dayfly.CodeNoCapacity, "full") }
+		})
 		again(dayfly.StatusRunning)
 		other := r
 		other.Request.Hash = "another body"
 		_, err := b.plane.CreateSandbox(t.Context(), b.admin, other)
 		wantCode(t, err, dayfly.CodeKeyReused)
-		b.node.admit = nil
+		b.node.change(func() {
+			b.node.admit = nil
+		})
 		_, err = b.plane.CreateSandbox(t.Context(), b.admin, other)
 		wantCode(t, err, dayfly.CodeKeyReused)
 		if _, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID); err != nil {

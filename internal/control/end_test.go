@@ -74,11 +74,13 @@ func TestDelete(t *testing.T) {
 	})
 	bubble(t, "between its record and its making", control.Config{}, func(t *testing.T, b *bed) {
 		var deleted sync.WaitGroup
-		b.node.create = func(ctx context.Context, sb dayfly.Sandbox) error {
-			deleted.Go(func() { del(b, sb.ID) })
-			<-ctx.Done()
-			return nil // it lives all the same: the delete must find it
-		}
+		b.node.change(func() {
+			b.node.create = func(ctx context.Context, sb dayfly.Sandbox) error {
+				deleted.Go(func() { del(b, sb.ID) })
+				<-ctx.Done()
+				return nil // it lives all the same: the delete must find it
+			}
+		})
 		_, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
 		wantCode(t, err, dayfly.CodeGone)
 		deleted.Wait()
@@ -87,12 +89,14 @@ func TestDelete(t *testing.T) {
 	bubble(t, "many at once", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
 		var at, most atomic.Int32
-		b.node.destroy = func(context.Context, string) error {
-			most.Store(max(most.Load(), at.Add(1)))
-			defer at.Add(-1)
-			time.Sleep(time.Second)
-			return nil
-		}
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error {
+				most.Store(max(most.Load(), at.Add(1)))
+				defer at.Add(-1)
+				time.Sleep(time.Second)
+				return nil
+			}
+		})
 		var g sync.WaitGroup
 		for range 50 {
 			g.Go(func() {
@@ -108,7 +112,9 @@ func TestDelete(t *testing.T) {
 	})
 	bubble(t, "takes longer than ten seconds", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.destroy = func(context.Context, string) error { time.Sleep(25 * time.Second); return nil }
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { time.Sleep(25 * time.Second); return nil }
+		})
 		start := time.Now()
 		if got := del(b, sb.ID); got.Status != dayfly.StatusDeleting || time.Since(start) != control.DeleteWait {
 			t.Errorf("%s after %s", got.Status, time.Since(start))
@@ -126,12 +132,14 @@ func TestDelete(t *testing.T) {
 		sb := b.create(control.CreateSandbox{})
 		start := time.Now()
 		var tries []time.Duration
-		b.node.destroy = func(context.Context, string) error {
-			if tries = append(tries, time.Since(start)); len(tries) < 12 {
-				return errTest
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error {
+				if tries = append(tries, time.Since(start)); len(tries) < 12 {
+					return errTest
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		if got := del(b, sb.ID); got.Status != dayfly.StatusDeleting {
 			t.Errorf("status = %s", got.Status)
 		}
@@ -149,11 +157,13 @@ func TestDelete(t *testing.T) {
 	bubble(t, "its record cannot be closed at once", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
 		var gone time.Time
-		b.node.destroy = func(context.Context, string) error {
-			gone = time.Now()
-			b.store.set("MoveSandbox", dayfly.Errorf(dayfly.CodeUnavailable, "down"))
-			return nil
-		}
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error {
+				gone = time.Now()
+				b.store.set("MoveSandbox", dayfly.Errorf(dayfly.CodeUnavailable, "down"))
+				return nil
+			}
+		})
 		if got := del(b, sb.ID); got.Status != dayfly.StatusDeleting {
 			t.Errorf("status = %s", got.Status)
 		}
@@ -165,7 +175,9 @@ func TestDelete(t *testing.T) {
 	})
 	bubble(t, "nobody waits for it", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.destroy = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if got, err := b.plane.DeleteSandbox(ctx, b.admin, sb.ID); err != nil || got.Status != dayfly.StatusDeleting {
@@ -176,7 +188,9 @@ func TestDelete(t *testing.T) {
 	})
 	bubble(t, "the server closes meanwhile", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.destroy = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+		b.node.change(func() {
+			b.node.destroy = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+		})
 		var g sync.WaitGroup
 		g.Go(func() {
 			if got := del(b, sb.ID); got.Status != dayfly.StatusDeleting {
@@ -190,7 +204,9 @@ func TestDelete(t *testing.T) {
 			t.Errorf("Close took %s", d)
 		}
 		g.Wait()
-		b.node.destroy = nil
+		b.node.change(func() {
+			b.node.destroy = nil
+		})
 		b.node.found.Ended = []control.Ending{{ID: sb.ID, At: time.Now(), Reason: dayfly.EndCrashed}}
 		if got := del(b, sb.ID); got.Status != dayfly.StatusDeleting { // closed: nothing begins
 			t.Errorf("status = %s", got.Status)
@@ -238,7 +254,7 @@ func TestEndings(t *testing.T) {
 		b.wantEnd(sb.ID, dayfly.StatusFailed, dayfly.EndCrashed)
 	})
 	bubble(t, "at the moment of the start", control.Config{}, func(t *testing.T, b *bed) {
-		b.store.hook = func(method string) { // the machine lives, its record does not say so yet
+		b.store.watch(func(method string) { // the machine lives, its record does not say so yet
 			if method == "MoveSandbox" && b.node.lives() == 1 {
 				b.store.hook = nil
 				id := b.all()[0].ID
@@ -247,7 +263,7 @@ func TestEndings(t *testing.T) {
 				b.node.mu.Unlock()
 				b.node.endings <- control.Ending{ID: id, At: time.Now(), Reason: dayfly.EndCrashed}
 			}
-		}
+		})
 		out, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
 		if err == nil && out.Value.Status != dayfly.StatusRunning {
 			t.Errorf("the creator got %+v", out.Value)

@@ -162,9 +162,7 @@ func TestSweep(t *testing.T) {
 		sb := b.create(control.CreateSandbox{})
 		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
 		wantCode(t, err, "")
-		b.node.mu.Lock()
-		b.node.sweep = func() error { return errTest }
-		b.node.mu.Unlock()
+		b.node.change(func() { b.node.sweep = func() error { return errTest } })
 		now := b.plane.Now()
 		if err := b.plane.Sweep(context.Background(), now); err == nil {
 			t.Error("Sweep hides that a step failed")

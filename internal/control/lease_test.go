@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,9 @@ func TestExtend(t *testing.T) {
 	}
 	bubble(t, "fifty at once add up", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.renew = func(context.Context, string) error { time.Sleep(time.Millisecond); return nil }
+		b.node.change(func() {
+			b.node.renew = func(context.Context, string) error { time.Sleep(time.Millisecond); return nil }
+		})
 		var g sync.WaitGroup
 		for range 50 {
 			g.Go(func() {
@@ -56,7 +59,9 @@ func TestExtend(t *testing.T) {
 	})
 	bubble(t, "at the deadline", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{Timeout: time.Minute})
-		b.node.expire = func(context.Context, string) error { time.Sleep(500 * time.Millisecond); return nil } // the kill takes a while
+		b.node.change(func() {
+			b.node.expire = func(context.Context, string) error { time.Sleep(500 * time.Millisecond); return nil } // the kill takes a while
+		})
 		time.Sleep(time.Minute)
 		_, err := extend(b, sb.ID, time.Hour)
 		wantGone(t, err, dayfly.EndLeaseExpired)
@@ -64,16 +69,20 @@ func TestExtend(t *testing.T) {
 	})
 	bubble(t, "lost against the host's enforcers", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.renew = func(_ context.Context, id string) error {
-			b.node.dies(id, dayfly.EndLeaseExpired, time.Now())
-			return nil
-		}
+		b.node.change(func() {
+			b.node.renew = func(_ context.Context, id string) error {
+				b.node.dies(id, dayfly.EndLeaseExpired, time.Now())
+				return nil
+			}
+		})
 		_, err := extend(b, sb.ID, time.Minute)
 		wantGone(t, err, dayfly.EndLeaseExpired)
 	})
 	bubble(t, "it is not known who won", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.renew = func(context.Context, string) error { return dayfly.Errorf(dayfly.CodeUnavailable, "no warden") }
+		b.node.change(func() {
+			b.node.renew = func(context.Context, string) error { return dayfly.Errorf(dayfly.CodeUnavailable, "no warden") }
+		})
 		_, err := extend(b, sb.ID, time.Minute)
 		wantCode(t, err, dayfly.CodeUnavailable)
 		if got := b.record(sb.ID); got.Lease != sb.Lease || got.Status != dayfly.StatusRunning {
@@ -82,12 +91,16 @@ func TestExtend(t *testing.T) {
 	})
 	bubble(t, "its end is asked for meanwhile", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.destroy = func(context.Context, string) error { time.Sleep(time.Second); return nil }
-		b.node.renew = func(_ context.Context, id string) error {
-			go func() { _, _ = b.plane.DeleteSandbox(context.Background(), b.admin, id) }()
-			time.Sleep(time.Millisecond)
-			return nil
-		}
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		})
+		b.node.change(func() {
+			b.node.renew = func(_ context.Context, id string) error {
+				go func() { _, _ = b.plane.DeleteSandbox(context.Background(), b.admin, id) }()
+				time.Sleep(time.Millisecond)
+				return nil
+			}
+		})
 		_, err := extend(b, sb.ID, time.Minute)
 		wantCode(t, err, dayfly.CodeGone)
 		time.Sleep(2 * time.Second)
@@ -95,7 +108,9 @@ func TestExtend(t *testing.T) {
 	})
 	bubble(t, "waits for its turn no longer than its context", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.renew = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		b.node.change(func() {
+			b.node.renew = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		})
 		var g sync.WaitGroup
 		g.Go(func() { _, err := extend(b, sb.ID, time.Minute); wantCode(t, err, "") })
 		synctest.Wait()
@@ -115,7 +130,9 @@ func TestExtend(t *testing.T) {
 	bubble(t, "the client leaves in the middle", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
 		ctx, cancel := context.WithCancel(t.Context())
-		b.node.renew = func(ctx context.Context, _ string) error { cancel(); return ctx.Err() }
+		b.node.change(func() {
+			b.node.renew = func(ctx context.Context, _ string) error { cancel(); return ctx.Err() }
+		})
 		out, err := b.plane.ExtendSandbox(ctx, b.admin, sb.ID, time.Minute)
 		if err != nil || out.Sandbox.Lease.Granted() != 16*time.Minute || b.node.machine(sb.ID).lease != out.Sandbox.Lease {
 			t.Errorf("%+v, %v", out, err)
@@ -123,14 +140,14 @@ func TestExtend(t *testing.T) {
 	})
 	bubble(t, "the reaper records it first", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.store.hook = func(method string) {
+		b.store.watch(func(method string) {
 			if method == "RenewLease" {
 				b.store.hook = nil
 				rec := b.record(sb.ID)
 				_, err := b.store.Store.RenewLease(context.Background(), sb.ID, rec.Rev, b.node.machine(sb.ID).lease)
 				wantCode(t, err, "")
 			}
-		}
+		})
 		out, err := extend(b, sb.ID, time.Minute)
 		if err != nil || out.Sandbox.Lease.Granted() != 16*time.Minute {
 			t.Errorf("%+v, %v", out, err)
@@ -178,13 +195,17 @@ func TestReaper(t *testing.T) {
 	})
 	bubble(t, "a node that cannot read ends nothing", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{Timeout: time.Minute})
-		b.node.expire = func(context.Context, string) error { return errTest }
+		b.node.change(func() {
+			b.node.expire = func(context.Context, string) error { return errTest }
+		})
 		time.Sleep(5 * time.Minute)
 		b.wantEnd(sb.ID, dayfly.StatusRunning, "")
 		if b.node.destroyed(sb.ID) != 0 {
 			t.Error("it was destroyed")
 		}
-		b.node.expire = nil
+		b.node.change(func() {
+			b.node.expire = nil
+		})
 		time.Sleep(2 * time.Second)
 		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndLeaseExpired)
 	})
@@ -199,20 +220,22 @@ func TestReaper(t *testing.T) {
 	})
 	bubble(t, "one slow death holds up no other and is not begun twice", control.Config{}, func(t *testing.T, b *bed) {
 		slow := b.create(control.CreateSandbox{Timeout: time.Minute})
-		var calls int
-		b.node.expire = func(_ context.Context, id string) error {
-			if id == slow.ID {
-				calls++
-				time.Sleep(time.Minute)
+		var calls atomic.Int32
+		b.node.change(func() {
+			b.node.expire = func(_ context.Context, id string) error {
+				if id == slow.ID {
+					calls.Add(1)
+					time.Sleep(time.Minute)
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		for i := range 10 {
 			b.create(control.CreateSandbox{Timeout: time.Minute + time.Duration(i+1)*time.Second})
 		}
 		time.Sleep(time.Minute + 11*time.Second)
-		if n := len(b.live()); n != 1 || calls != 1 {
-			t.Errorf("%d live, %d calls", n, calls)
+		if n := len(b.live()); n != 1 || calls.Load() != 1 {
+			t.Errorf("%d live, %d calls", n, calls.Load())
 		}
 		time.Sleep(time.Minute)
 		b.wantEnd(slow.ID, dayfly.StatusDeleted, dayfly.EndLeaseExpired)
@@ -261,13 +284,17 @@ func TestRecover(t *testing.T) {
 	})
 	bubble(t, "deleting goes on", cfg, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.destroy = func(context.Context, string) error { return errTest }
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { return errTest }
+		})
 		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
 		wantCode(t, err, "")
 		onHost := sb
 		b.node.found.Running = []dayfly.Sandbox{onHost}
 		b.plane.Close()
-		b.node.destroy = nil
+		b.node.change(func() {
+			b.node.destroy = nil
+		})
 		b.restart(cfg)
 		synctest.Wait()
 		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndRequested)
@@ -295,7 +322,9 @@ func TestRecover(t *testing.T) {
 		b.plane.Close()
 		g.Wait()
 		b.wantEnd(id, dayfly.StatusProvisioning, "")
-		b.node.create = nil
+		b.node.change(func() {
+			b.node.create = nil
+		})
 		b.node.found.Ended = []control.Ending{{ID: id, At: time.Now(), Reason: dayfly.EndStartupFailed}}
 		b.restart(cfg)
 		b.wantEnd(id, dayfly.StatusFailed, dayfly.EndStartupFailed)
@@ -306,17 +335,23 @@ func TestRecover(t *testing.T) {
 	})
 	bubble(t, "a start whose end nobody saw is finished", cfg, func(t *testing.T, b *bed) {
 		r := control.CreateSandbox{Request: idempotent("k")}
-		b.node.create = func(context.Context, dayfly.Sandbox) error {
-			b.store.set("MoveSandbox", errTest) // the server dies before it can record it
-			return nil
-		}
+		b.node.change(func() {
+			b.node.create = func(context.Context, dayfly.Sandbox) error {
+				b.store.set("MoveSandbox", errTest) // the server dies before it can record it
+				return nil
+			}
+		})
 		var made dayfly.Sandbox
-		b.node.destroy = func(context.Context, string) error { return errTest }
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { return errTest }
+		})
 		out, err := b.plane.CreateSandbox(t.Context(), b.admin, r)
 		wantCode(t, err, dayfly.CodeInternal)
 		b.plane.Close()
 		b.store.set("MoveSandbox", nil)
-		b.node.destroy = nil
+		b.node.change(func() {
+			b.node.destroy = nil
+		})
 		made = b.record(out.Value.ID)
 		b.node.found.Running = []dayfly.Sandbox{made}
 		b.restart(cfg)
@@ -340,10 +375,14 @@ func TestRecover(t *testing.T) {
 	bubble(t, "what could not be removed is deleting until it is", cfg, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
 		b.node.found.Ending = []control.Ending{{ID: sb.ID, At: time.Now(), Reason: dayfly.EndReconciled}}
-		b.node.destroy = func(context.Context, string) error { return errTest }
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { return errTest }
+		})
 		b.restart(cfg)
 		b.wantEnd(sb.ID, dayfly.StatusDeleting, dayfly.EndReconciled)
-		b.node.destroy = nil
+		b.node.change(func() {
+			b.node.destroy = nil
+		})
 		time.Sleep(time.Minute)
 		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndReconciled)
 	})

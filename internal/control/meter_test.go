@@ -58,10 +58,10 @@ func TestMeter(t *testing.T) {
 		return func(context.Context, string) error { time.Sleep(d); return nil }
 	}
 	metered("a whole life", func(t *testing.T, b *bed, n *notes) {
-		b.node.create = func(context.Context, dayfly.Sandbox) error { time.Sleep(7 * time.Millisecond); return nil }
+		b.node.change(func() { b.node.create = func(context.Context, dayfly.Sandbox) error { time.Sleep(7 * time.Millisecond); return nil } })
 		sb := b.create(control.CreateSandbox{})
 		n.want(t, "created 7ms")
-		b.node.destroy = slowly(30 * time.Millisecond)
+		b.node.change(func() { b.node.destroy = slowly(30 * time.Millisecond) })
 		for range 2 {
 			_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
 			wantCode(t, err, "")
@@ -69,7 +69,7 @@ func TestMeter(t *testing.T) {
 		n.want(t, "ended requested", "deleted 30ms")
 	})
 	metered("a start that fails", func(t *testing.T, b *bed, n *notes) {
-		b.node.create = func(context.Context, dayfly.Sandbox) error { return errTest }
+		b.node.change(func() { b.node.create = func(context.Context, dayfly.Sandbox) error { return errTest } })
 		_, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
 		wantCode(t, err, dayfly.CodeInternal)
 		n.want(t, "ended startup_failed")
@@ -77,7 +77,7 @@ func TestMeter(t *testing.T) {
 	metered("a lease that ends late", func(t *testing.T, b *bed, n *notes) {
 		b.create(control.CreateSandbox{Timeout: time.Minute})
 		n.want(t, "created 0s")
-		b.node.destroy = slowly(40 * time.Millisecond)
+		b.node.change(func() { b.node.destroy = slowly(40 * time.Millisecond) })
 		time.Sleep(2 * time.Minute)
 		n.want(t, "ended lease_expired", "late 40ms", "deleted 40ms")
 	})

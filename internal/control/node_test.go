@@ -40,6 +40,20 @@ func newMapNode() *mapNode {
 	return &mapNode{born: time.Now(), endings: make(chan control.Ending, 10), machines: map[string]*mapMachine{}, destroys: map[string]int{}}
 }
 
+// change sets hooks while the node is in use.
+func (n *mapNode) change(set func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	set()
+}
+
+// pick reads a hook.
+func pick[F any](n *mapNode, hook *F) F {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return *hook
+}
+
 func (n *mapNode) ID() string { return "no00000000000000000000" }
 
 func (n *mapNode) Now() dayfly.Instant {
@@ -54,15 +68,15 @@ func (n *mapNode) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
 }
 
 func (n *mapNode) Admit(context.Context, dayfly.Limits, dayfly.Isolation) error {
-	if n.admit != nil {
-		return n.admit()
+	if hook := pick(n, &n.admit); hook != nil {
+		return hook()
 	}
 	return nil
 }
 
 func (n *mapNode) Create(ctx context.Context, sb dayfly.Sandbox, _ dayfly.Image) error {
-	if n.create != nil {
-		if err := n.create(ctx, sb); err != nil {
+	if hook := pick(n, &n.create); hook != nil {
+		if err := hook(ctx, sb); err != nil {
 			return err
 		}
 	} else if err := ctx.Err(); err != nil {
@@ -76,8 +90,8 @@ func (n *mapNode) Create(ctx context.Context, sb dayfly.Sandbox, _ dayfly.Image)
 }
 
 func (n *mapNode) Renew(ctx context.Context, id string, lease dayfly.Lease) error {
-	if n.renew != nil {
-		if err := n.renew(ctx, id); err != nil {
+	if hook := pick(n, &n.renew); hook != nil {
+		if err := hook(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -92,8 +106,8 @@ func (n *mapNode) Renew(ctx context.Context, id string, lease dayfly.Lease) erro
 }
 
 func (n *mapNode) Expire(ctx context.Context, id string) (dayfly.Lease, bool, error) {
-	if n.expire != nil {
-		if err := n.expire(ctx, id); err != nil {
+	if hook := pick(n, &n.expire); hook != nil {
+		if err := hook(ctx, id); err != nil {
 			return dayfly.Lease{}, false, err
 		}
 	}
@@ -113,8 +127,8 @@ func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error
 	n.mu.Lock()
 	n.destroys[id]++
 	n.mu.Unlock()
-	if n.destroy != nil {
-		if err := n.destroy(ctx, id); err != nil {
+	if hook := pick(n, &n.destroy); hook != nil {
+		if err := hook(ctx, id); err != nil {
 			return control.Ending{}, err
 		}
 	}
