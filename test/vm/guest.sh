@@ -41,7 +41,7 @@ same() { [ "$1" = "$2" ] || die "$3: want '$1', have '$2'"; }
 until_true() {
 	local end=$((SECONDS + wait_max))
 	until "$@"; do
-		[ "$SECONDS" -lt "$end" ] || die "still not after $wait_max s: $*"
+		[ "$SECONDS" -lt "$end" ] || { echo "still not after $wait_max s: $*"; return 1; }
 		sleep 0.05
 	done
 }
@@ -152,6 +152,7 @@ pid_limit() {
 	id=$(cat "$keep/id")
 	dayfly exec "$id" -n -- sh -c 'i=0; while [ $i -lt 150 ]; do sleep 100 & i=$((i+1)); done; echo all' 2>&1 | tee "$keep/forks" || true
 	! grep -qx all "$keep/forks" || die "150 processes started"
+	dayfly exec "$id" -n -- killall sleep
 	same max "$(awk '$1 == "max" && $2 > 0 {print $1}' "$(group "$id")/pids.events")" "pids.events"
 	same "still here" "$(dayfly exec "$id" -n -- echo still here)" "the sandbox afterwards"
 }
@@ -218,7 +219,7 @@ restart_keeps_exec() {
 	id=$(cat "$keep/id")
 	dayfly exec "$id" -n -- sh -c 'i=0; while [ ! -e stop ]; do echo line $i; i=$((i+1)); sleep 1; done' >"$keep/lines" 2>"$keep/errors" &
 	client=$!
-	until_true grep -q 'line 1$' "$keep/lines"
+	until_true grep -q 'line 1$' "$keep/lines" || die "it said: $(cat "$keep/lines" "$keep/errors")"
 	inner=$(pgrep -f '^sh -c i=0; while') warden=$(pgrep -f 'dayfly warden') pid=$(main_pid)
 	systemctl restart $unit
 	same "$inner" "$(pgrep -f '^sh -c i=0; while')" "the command's process"
