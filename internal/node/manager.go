@@ -19,7 +19,7 @@ import (
 const endingsMax = 4096
 
 // startsPerCPU bounds the machines that start at once; those that wait are served in order. It keeps a great burst from
-// taking all threads and locks for itself. Between 2 and 50 the time of a hundred creates does not depend on it.
+// taking all threads and locks for itself; a narrower bound wins nothing.
 const startsPerCPU = 16
 
 // Options is what a Manager needs. All fields are required unless they say otherwise.
