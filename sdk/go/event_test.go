@@ -1,6 +1,7 @@
 package dayfly_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -146,4 +147,30 @@ func TestEventsAreLeft(t *testing.T) {
 	if !errors.Is(last, context.Canceled) {
 		t.Errorf("after the end of its context: %v", last)
 	}
+}
+
+// FuzzEvents shows that whatever a server streams, numbers only grow, and the sequence ends.
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte(record(3, "sandbox.accepted") + "\n" + record(3, "sandbox.running") + "\n" + record(2, "sandbox.running") + "\n"))
+	f.Add([]byte(`{"type":"ping"}` + "\n\n" + `{"type":"end"}` + "\n"))
+	f.Add([]byte(`{"seq":-9223372036854775808,"at":"x"}` + "\n" + `{"error":null}` + "\n" + `{"type":"error","error":{}}` + "\n"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		for _, again := range []string{"unavailable", "rate_limited", "no_capacity", "unreachable"} {
+			if bytes.Contains(stream, []byte(again)) {
+				t.Skip("is taken up again, for longer than a fuzz run may last")
+			}
+		}
+		// What follows the stream is an end that is not taken up again.
+		client, err := dayfly.New(dayfly.Options{URL: "http://df.test", APIKey: testKey, Getenv: noEnv, HTTPClient: answering(append(stream, "\n{\n"...))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last int64
+		for e, err := range client.Events(t.Context(), dayfly.EventOptions{Follow: true}) {
+			if err == nil && e.Seq <= last {
+				t.Errorf("%d after %d", e.Seq, last)
+			}
+			last = e.Seq
+		}
+	})
 }
