@@ -14,6 +14,7 @@ import (
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/clock"
+	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/driver"
 	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/hostnet"
@@ -42,7 +43,8 @@ type host struct {
 	unpacked     *image.Store
 	images       images
 	node         *node.Manager
-	notes        []string // what works with less, one sentence each, for whoever started the server
+	plane        *control.Plane // on top of all that; nil until it is made
+	notes        []string       // what works with less, one sentence each, for whoever started the server
 	undo         cleanup.Stack
 }
 
@@ -220,6 +222,7 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 		NodeID: nodeID, Installation: h.installation, DataDir: cfg.Data, RunDir: runDir, Drivers: list, Pool: pool,
 		Network: network{net}, Leases: leases{guard}, Slots: reserve.NewSlots(), UIDBase: block.UIDBase(),
 		ImageDir: h.unpacked.Path, Clock: c, Log: log,
+		Reclaimed: func(ctx context.Context, id string) { h.plane.Reclaimed(ctx, id) }, // it is the plane that has the node sweep
 	})
 	h.undo.Add(h.node.Close)
 	return nil

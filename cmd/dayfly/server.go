@@ -113,6 +113,7 @@ func serve(ctx context.Context, cfg config) error {
 	decisions := cfg.control()
 	decisions.Meter = figures
 	plane := control.New(h.store, h.node, h.images, decisions, log)
+	h.plane = plane
 	undo.Add(plane.Close)
 	figures.Watch(metrics.Sources{Sandboxes: plane.Count, Pool: h.pool, Warden: h.guard.Alive})
 

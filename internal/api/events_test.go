@@ -29,7 +29,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("events: %s", got)
 	}
 	all := data(b.get("/v1/events").ok(t, 200).json(t))
-	if len(all) <= 5 || all[0]["type"] != "key.created" {
+	if len(all) <= 5 || all[0]["type"] != "server.started" {
 		t.Errorf("all: %v", all)
 	}
 	var seen []map[string]any
@@ -160,7 +160,7 @@ func (f *following) wantEnd() {
 func TestEventsFollowed(t *testing.T) {
 	b := newBed(t, nil)
 	id := b.sandbox("{}")
-	own, all := b.followEvents(t, "/v1/sandboxes/"+id+"/events?follow=true"), b.followEvents(t, "/v1/events?follow=true&since=2")
+	own, all := b.followEvents(t, "/v1/sandboxes/"+id+"/events?follow=true"), b.followEvents(t, "/v1/events?follow=true&since=3")
 	own.want("sandbox.accepted sandbox.running")
 	all.want("sandbox.running")
 	other := b.sandbox("{}")
@@ -183,9 +183,9 @@ func TestEventsFollowed(t *testing.T) {
 		t.Errorf("since its end: %q", got)
 	}
 	b.plane.Drain()
-	all.want("error")
+	all.want("server.stopping error")
 	all.wantEnd()
-	if got := kinds(parseEvents(t, b.get("/v1/sandboxes/"+other+"/events?follow=true").ok(t, 200))); got != "error" {
+	if got := kinds(parseEvents(t, b.get("/v1/sandboxes/"+other+"/events?follow=true").ok(t, 200))); got != "sandbox.accepted sandbox.running error" {
 		t.Errorf("while the server stops: %q", got)
 	}
 }

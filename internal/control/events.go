@@ -25,16 +25,26 @@ func (p *Plane) SandboxEvents(ctx context.Context, who Principal, id string, f d
 }
 
 // AwaitEvents blocks until there may be an event after seq, of whatever account, and tells the seq of the newest one: wait for
-// later ones than that. Nobody waits at a server that shuts down: CodeUnavailable.
+// later ones than that. Nobody waits for further ones at a server that shuts down: CodeUnavailable.
 func (p *Plane) AwaitEvents(ctx context.Context, seq int64) (last int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.open, cancel)()
 	last, err = p.store.AwaitEvents(ctx, seq)
-	if p.open.Err() != nil {
+	if err != nil && p.open.Err() != nil {
 		return last, errDraining
 	}
 	return last, err
+}
+
+// Reclaimed tells that the node removed what was left of a sandbox on the host and owned by nobody.
+func (p *Plane) Reclaimed(ctx context.Context, sandbox string) {
+	e := dayfly.Event{Sandbox: sandbox, Type: dayfly.EventReclaimed, Actor: dayfly.ActorReconciler, Cause: foundLeftovers,
+		Message: "what was left of it on the host was removed"}
+	if sb, err := p.store.Sandbox(ctx, "", sandbox); err == nil {
+		e.Account = sb.Account
+	}
+	p.tell(ctx, e)
 }
 
 // tell stores an event of its own. It must not fail what it tells of, so a failure is logged only.

@@ -27,8 +27,9 @@ type Meter interface {
 	Found(kind string)
 }
 
-// The kinds of findings of a start of the server, beside the kinds of objects that are reclaimed.
+// The kinds of findings.
 const (
+	foundLeftovers  = "leftovers"              // on the host, of a sandbox that does not live
 	foundUnrecorded = "machine_without_record" // adopted
 	foundEnded      = "ended_unseen"           // it ended while no server ran
 	foundHalf       = "half_ended"             // its end was begun and not finished

@@ -58,7 +58,9 @@ func TestMeter(t *testing.T) {
 		return func(context.Context, string) error { time.Sleep(d); return nil }
 	}
 	metered("a whole life", func(t *testing.T, b *bed, n *notes) {
-		b.node.change(func() { b.node.create = func(context.Context, dayfly.Sandbox) error { time.Sleep(7 * time.Millisecond); return nil } })
+		b.node.change(func() {
+			b.node.create = func(context.Context, dayfly.Sandbox) error { time.Sleep(7 * time.Millisecond); return nil }
+		})
 		sb := b.create(control.CreateSandbox{})
 		n.want(t, "created 7ms")
 		b.node.change(func() { b.node.destroy = slowly(30 * time.Millisecond) })
@@ -129,6 +131,27 @@ func TestMeter(t *testing.T) {
 	})
 }
 
+// TestReclaimed: what the node removes on a sweep is told to its account, or to admins where nobody owns it.
+func TestReclaimed(t *testing.T) {
+	n := &notes{}
+	bubble(t, "leftovers", control.Config{Meter: n}, func(t *testing.T, b *bed) {
+		sb := b.create(control.CreateSandbox{})
+		n.want(t, "created 0s")
+		for _, id := range []string{sb.ID, dayfly.NewID(dayfly.PrefixSandbox)} {
+			b.plane.Reclaimed(t.Context(), id)
+			n.want(t, "found leftovers")
+			events, err := b.store.Store.Events(t.Context(), dayfly.EventFilter{Sandbox: id, Limit: 1000})
+			if err != nil || len(events) == 0 {
+				t.Fatalf("no events: %v", err)
+			}
+			e := events[len(events)-1]
+			if e.Type != dayfly.EventReclaimed || e.Actor != dayfly.ActorReconciler || (e.Account == sb.Account) != (id == sb.ID) {
+				t.Errorf("event %+v", e)
+			}
+		}
+	})
+}
+
 func TestAwaitEvents(t *testing.T) {
 	bubble(t, "wakes, and ends when the server drains", control.Config{}, func(t *testing.T, b *bed) {
 		last, err := b.plane.AwaitEvents(t.Context(), 0)
@@ -151,8 +174,12 @@ func TestAwaitEvents(t *testing.T) {
 		go wait()
 		synctest.Wait()
 		b.plane.Drain()
-		wantCode(t, <-woken, dayfly.CodeUnavailable)
-		_, err = b.plane.AwaitEvents(t.Context(), 0)
+		wantCode(t, <-woken, "") // that the server stops is an event too
+		events, err := b.plane.Events(t.Context(), b.admin, dayfly.EventFilter{After: last - 1})
+		if err != nil || len(events) != 1 || events[0].Type != dayfly.EventStopping {
+			t.Errorf("last events: %v, %v", events, err)
+		}
+		_, err = b.plane.AwaitEvents(t.Context(), last)
 		wantCode(t, err, dayfly.CodeUnavailable)
 	})
 	bubble(t, "ends with its context", control.Config{}, func(t *testing.T, b *bed) {

@@ -107,6 +107,7 @@ func (p *Plane) Start(ctx context.Context) error {
 	if err := p.recover(ctx); err != nil {
 		return err
 	}
+	p.tell(ctx, dayfly.Event{Type: dayfly.EventStarted})
 	for _, loop := range []func(context.Context){p.reaper.run, p.watchEndings, p.sweep} {
 		p.background(func() { loop(p.life) })
 	}
@@ -144,14 +145,19 @@ func (p *Plane) Accept() { p.enter(phaseOpen) }
 
 // Drain refuses new sandboxes and execs from now on with CodeUnavailable, and ends the wait for events. Machines go on.
 func (p *Plane) Drain() {
-	p.enter(phaseDraining)
+	if p.enter(phaseDraining) == phaseOpen {
+		p.tell(context.Background(), dayfly.Event{Type: dayfly.EventStopping})
+	}
 	p.shut()
 }
 
-func (p *Plane) enter(next phase) {
+// enter gives the phase before.
+func (p *Plane) enter(next phase) (was phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	was = p.phase
 	p.phase = max(p.phase, next)
+	return was
 }
 
 func (p *Plane) in(which phase) bool {

@@ -186,6 +186,10 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantCode(t, w.manager.Sweep(ctxFor(t), w.clock.Now()), "")
+		slices.Sort(w.reclaimed)
+		if want := []string{kept.ID, orphan.ID}; !slices.Equal(w.reclaimed, slices.Sorted(slices.Values(want))) {
+			t.Errorf("told of %v, want %v", w.reclaimed, want)
+		}
 		w.nothingOf(orphan.ID)
 		w.nothingOf(kept.ID) // without a state file too
 		if !w.freeSlot(slot) {

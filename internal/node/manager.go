@@ -37,6 +37,8 @@ type Options struct {
 	ImageDir     func(id string) string
 	Clock        clock.Clock
 	Log          *slog.Logger
+	// Reclaimed is told of each sandbox whose leftovers Sweep removed, or is nil.
+	Reclaimed func(ctx context.Context, id string)
 	// DisconnectGrace is how long a process may go on after its last client left; 0 means dayfly.DisconnectGracePeriod.
 	DisconnectGrace time.Duration
 }

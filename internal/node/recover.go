@@ -280,7 +280,11 @@ func (m *Manager) Sweep(ctx context.Context, _ dayfly.Instant) error {
 			continue
 		}
 		m.opt.Log.Warn("removing what no sandbox owns", "sandbox", id)
-		errs = append(errs, m.clearDead(ctx, id))
+		err := m.clearDead(ctx, id)
+		if err == nil && m.opt.Reclaimed != nil && !m.owned(id) {
+			m.opt.Reclaimed(ctx, id)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -161,10 +161,12 @@ func (db *DB) AwaitEvents(ctx context.Context, seq int64) (int64, error) {
 		if last > seq {
 			return last, nil
 		}
+		if err := ctx.Err(); err != nil { // asked after: an event that is there counts for more
+			return last, err
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return last, ctx.Err()
 		}
 	}
 }
