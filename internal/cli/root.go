@@ -111,7 +111,7 @@ func Execute(root *cobra.Command, args []string) int {
 	if args == nil {
 		root.SetArgs([]string{}) // cobra takes nil for os.Args
 	}
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
@@ -119,7 +119,11 @@ func Execute(root *cobra.Command, args []string) int {
 		return exitSignal + int(sig)
 	}
 	output, _ := root.PersistentFlags().GetString(FlagOutput)
-	return report(root.ErrOrStderr(), err, output == outputJSON)
+	code := report(root.ErrOrStderr(), err, output == outputJSON)
+	if name := cmd.Name(); code == exitUsage && (name == "run" || name == "exec") {
+		return exitDayfly // 2 would look like the command's own code
+	}
+	return code
 }
 
 func (a *app) checkOutput() error {

@@ -32,9 +32,9 @@ func TestRun(t *testing.T) {
 		{"no such program", []string{"run", "--", "/nope"}, "", 127, "", ""},
 		{"environment", []string{"run", "--env", "A=b c", "--", "sh", "-c", "echo $#"}, "", 0, "0\n", ""},
 		{"refused", []string{"run", "--image", "full", "--", "true"}, "", 125, "", "dayfly: your account may have 1 live sandbox"},
-		{"no command", []string{"run"}, "", 2, "", "the command to run is missing"},
-		{"bad label", []string{"run", "--label", "x", "true"}, "", 2, "", "not key=value"},
-		{"nothing to copy", []string{"run", "--cp", "none:x", "true"}, "", 2, "", "no such file"},
+		{"no command", []string{"run"}, "", 125, "", "the command to run is missing"},
+		{"bad label", []string{"run", "--label", "x", "true"}, "", 125, "", "not key=value"},
+		{"nothing to copy", []string{"run", "--cp", "none:x", "true"}, "", 125, "", "no such file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -185,9 +185,11 @@ func (b *Box) watch(ctx context.Context) {
 	if asked {
 		return
 	}
-	ended, _ := b.m.ending(b.id)
+	b.mu.Lock()
+	lease := b.st.Sandbox.Lease
+	b.mu.Unlock()
 	select {
-	case b.m.endings <- ended:
+	case b.m.endings <- b.m.endingUnder(b.id, lease):
 	case <-ctx.Done():
 	}
 }
@@ -205,6 +207,25 @@ func (b *Box) release() {
 	if agent != nil {
 		_ = agent.Close()
 	}
+}
+
+// endingUnder is ending for a machine whose lease is known: one that emptied at or after its deadline, or that nobody saw end
+// and whose deadline has passed, was ended by its lease, by the agent's clock if by nobody else's.
+func (m *Manager) endingUnder(id string, lease dayfly.Lease) control.Ending {
+	now := m.Now()
+	e, known := m.ending(id)
+	if e.Reason != dayfly.EndCrashed || !lease.Due(now) || lease.BootID != now.BootID {
+		return e
+	}
+	deadline := now.WallAt(lease.Deadline)
+	if known && e.At.Before(deadline) {
+		return e
+	}
+	if !known {
+		e.At = deadline
+	}
+	e.Reason = dayfly.EndLeaseExpired
+	return e
 }
 
 // ending reads how a machine ended from what the enforcers wrote down, else it ended now by itself. known tells which.

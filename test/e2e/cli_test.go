@@ -38,9 +38,9 @@ func TestRunExitsWithTheCommandsCode(t *testing.T) {
 		{"bug 82: not executable", []string{"run", "--", "/etc/passwd"}, 126, "", "/etc/passwd"},
 		{"the command exits 125 itself", []string{"run", "--", "sh", "-c", "exit 125"}, 125, "", ""},
 		{"unknown image", []string{"run", "--image", "nope", "--", "true"}, 125, "", "nope"},
-		{"wrong use: no command", []string{"run"}, 2, "", "missing"},
-		{"wrong use: unknown flag", []string{"run", "--no-such-flag", "--", "true"}, 2, "", "no-such-flag"},
-		{"wrong use: a bad timeout", []string{"run", "--timeout", "25h", "--", "true"}, 2, "", "24h"},
+		{"wrong use: no command", []string{"run"}, 125, "", "missing"},
+		{"wrong use: unknown flag", []string{"run", "--no-such-flag", "--", "true"}, 125, "", "no-such-flag"},
+		{"wrong use: a bad timeout", []string{"run", "--timeout", "25h", "--", "true"}, 125, "", "24h"},
 		{"environment and labels", []string{"run", "--env", "A=b c", "--label", "x=y", "--", "sh", "-c", `echo "$A"`}, 0, "b c\n", ""},
 		{"exec in no sandbox", []string{"exec", "sb00000000000000000000", "--", "true"}, 125, "", "sb00000000000000000000"},
 	} {
