@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that building, running and testing Dayfly need; names them and fails where it cannot.
 set -eu
-want="btrfs-progs ca-certificates curl git iproute2 mmdebstrap nftables procps python3 python3-pip python3-requests zstd"
+want="btrfs-progs busybox-static ca-certificates curl git iproute2 mmdebstrap nftables procps python3 python3-pip python3-requests zstd"
 [ "$(. /etc/os-release && echo "$ID")" = debian ] || want="$want debian-archive-keyring"
 missing=""
 for package in $want; do

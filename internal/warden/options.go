@@ -48,5 +48,5 @@ func heartbeatPath(dataDir string) string { return filepath.Join(dataDir, warden
 
 // lastBootPath is the last heartbeat of the boot before.
 func lastBootPath(dataDir string) string { return heartbeatPath(dataDir) + ".before" }
-func handoverPath(dataDir string) string  { return filepath.Join(dataDir, wardenName, handoverName) }
-func serverPath(dataDir string) string    { return filepath.Join(dataDir, serverLock) }
+func handoverPath(dataDir string) string { return filepath.Join(dataDir, wardenName, handoverName) }
+func serverPath(dataDir string) string   { return filepath.Join(dataDir, serverLock) }
