@@ -60,10 +60,12 @@ const (
 	BodyMaxBytes      = 16 << 20 // of a JSON body
 	headerTimeout     = 10 * time.Second
 	headerMaxBytes    = 64 << 10
-	idleTimeout       = 3 * time.Minute // of a connection between two requests
-	drainMaxBytes     = 64 << 20        // of a refused body that are read so that the client sees the refusal
-	drainTimeout      = 5 * time.Second // for the same
-	limitDefault      = 50              // entries of a page
+	idleTimeout       = 3 * time.Minute        // of a connection between two requests
+	drainMaxBytes     = 64 << 20               // of a refused body that are read so that the client sees the refusal
+	drainTimeout      = 5 * time.Second        // for the same
+	drainQuiet        = 500 * time.Millisecond // without a byte, after which the client gets its answer
+	drainStep         = 32 << 10               // bytes
+	limitDefault      = 50                     // entries of a page
 	limitMax          = 100
 	entriesMax        = 1000 // of a page of a directory
 	idempotencyKeyMax = 255  // characters

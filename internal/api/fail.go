@@ -164,12 +164,29 @@ func (c *call) drainBody() {
 		c.w.Header().Set("Connection", "close")
 	}
 	ctl := http.NewResponseController(c.w)
-	if ctl.SetReadDeadline(time.Now().Add(drainTimeout)) != nil {
-		return
-	}
-	_, err := io.CopyN(io.Discard, body, drainMaxBytes)
-	if err == nil || !errors.Is(err, io.EOF) { // more to come, or cut: this connection is of no more use
+	if !drain(ctl, body) { // more to come, or cut: this connection is of no more use
 		c.w.Header().Set("Connection", "close")
 	}
 	_ = ctl.SetReadDeadline(time.Time{})
+}
+
+// drain reads a body while it keeps coming and tells whether that was all of it. A client that sends nothing for a moment
+// waits for more itself, or for the answer.
+func drain(ctl *http.ResponseController, body io.Reader) (whole bool) {
+	last := time.Now().Add(drainTimeout)
+	buf := make([]byte, drainStep)
+	for read := 0; read < drainMaxBytes; {
+		quiet := time.Now().Add(drainQuiet)
+		if quiet.After(last) {
+			quiet = last
+		}
+		if ctl.SetReadDeadline(quiet) != nil {
+			return false
+		}
+		n, err := body.Read(buf)
+		if read += n; err != nil {
+			return errors.Is(err, io.EOF)
+		}
+	}
+	return false
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,4 +62,32 @@ func (s *Server) WaitDead(ctx context.Context, id string) (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("%s still lives: %w", id, ctx.Err())
+}
+
+// FirstProcess gives the host's number of the sandbox's PID 1.
+func (s *Server) FirstProcess(id string) (int, error) {
+	h, err := cgroup.Detect("/")
+	if err != nil {
+		return 0, err
+	}
+	g, err := h.Group(s.Installation, id)
+	if err != nil {
+		return 0, err
+	}
+	pids, err := g.Processes()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			continue // it ended while we looked
+		}
+		_, names, _ := strings.Cut(string(b), "\nNSpid:")
+		names, _, _ = strings.Cut(names, "\n")
+		if f := strings.Fields(names); len(f) > 1 && f[len(f)-1] == "1" {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no first process among %d", id, len(pids))
 }
