@@ -186,11 +186,11 @@ func CheckBlock(options Options) error {
 
 // checkBlock looks for overlaps, routes over links whose names begin with ours aside.
 func checkBlock(h *host, o Options, ours string) error {
-	routes, err := hostRoutes(h)
+	links, err := linksNamed(h, ours) // first: one that goes meanwhile must not make its route look foreign
 	if err != nil {
 		return err
 	}
-	links, err := linksNamed(h, ours)
+	routes, err := hostRoutes(h)
 	if err != nil {
 		return err
 	}
