@@ -22,6 +22,12 @@ import (
 // firedMax is how long a round waits for its failpoint: not every round comes past it.
 const firedMax = 1500 * time.Millisecond
 
+// badMax ends a campaign that has shown enough.
+const badMax = 20
+
+// stopLate is how long a process may take between reading that it shall stop and stopping.
+const stopLate = 100 * time.Millisecond
+
 func testContext() context.Context { return context.Background() }
 
 // TestCampaign kills at random, restarts, and looks whether every promise was kept.
@@ -47,7 +53,7 @@ func TestCampaign(t *testing.T) {
 			t.Errorf("round %d, seed %d: %s\n\t%v\n\tagain: go test ./test/faults -run Campaign -rounds 1 -seed %d", i, n, p, err, n)
 		}
 		t.Logf("round %d, seed %d: %s: %s", i, n, p, took)
-		if bad >= 5 || t.Context().Err() != nil {
+		if bad >= badMax || t.Context().Err() != nil {
 			break
 		}
 	}
@@ -265,6 +271,17 @@ func (w *world) strike(p *plan, victim *box) error {
 		}
 	} else {
 		pause(p.delay)
+	}
+	if !p.restart {
+		w.disarm()
+		if stopped == 0 && p.action == "stop" { // it may have come past its point just now
+			pause(stopLate)
+			for _, pid := range []int{w.s.PID, w.s.Warden()} {
+				if pid > 1 {
+					_ = unix.Kill(pid, unix.SIGCONT)
+				}
+			}
+		}
 	}
 	warden := w.s.Warden()
 	if p.agent && victim != nil {

@@ -242,7 +242,7 @@ func TestAnOlderDatabaseLosesToTheHost(t *testing.T) {
 
 func TestAMovedDataDirectoryKeepsEverything(t *testing.T) {
 	w := newWorld(t)
-	before := w.one(t, 40)
+	before := w.one(t, 20)
 	if out := w.s.Dayfly(t.Context(), "down"); out.Code != 0 {
 		t.Fatal(out.Stderr)
 	}
