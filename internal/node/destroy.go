@@ -22,12 +22,27 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	}
 	defer letGo()
 	failpoint.Hit("node.destroy.begin")
-	if err := m.kill(ctx, id); err != nil {
-		return control.Ending{}, err
+	killErr := m.kill(ctx, id)
+	if killErr != nil && !m.dead(id) {
+		return control.Ending{}, killErr
 	}
 	failpoint.Hit("node.destroy.killed")
 	ended, _ := m.ending(id)
-	return ended, m.clear(ctx, id, nil /* find out its state */)
+	return ended, m.clearAfter(ctx, id, nil /* find out its state */, killErr)
+}
+
+// dead tells whether a machine that this node holds has no process left, though something else of it may be.
+func (m *Manager) dead(id string) bool {
+	b := m.box(id)
+	if b == nil {
+		return false
+	}
+	select {
+	case <-b.inst.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // kill ends every process of a machine, whether this node knows it or not. It never talks to the agent, which may hang.
@@ -58,10 +73,18 @@ func (m *Manager) reclaimDrivers(ctx context.Context, id string) error {
 // state files go last, so that whatever is left by a crash in between still has an owner that the sweep knows.
 // Until nothing is left it keeps its slot too. known is its state, or nil. Whoever calls it holds the id.
 func (m *Manager) clear(ctx context.Context, id string, known *state) error {
+	return m.clearAfter(ctx, id, known, nil)
+}
+
+// clearAfter is clear when a step before it may have failed: with what, or nil. Then the machine keeps lease, state and slot.
+func (m *Manager) clearAfter(ctx context.Context, id string, known *state, before error) error {
 	if known == nil {
 		known = m.stateOf(id)
 	}
 	var errs []error
+	if before != nil {
+		errs = append(errs, before)
+	}
 	step := func(what string, err error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s of %s: %w", what, id, err))
