@@ -3,6 +3,7 @@ package btrfs
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"runtime"
 	"unsafe"
 
@@ -24,6 +25,8 @@ const (
 	iocQgroupCreate  = iocWrite<<30 | 16<<16 | 0x94<<8 | 42
 	iocQgroupLimit   = iocRead<<30 | 48<<16 | 0x94<<8 | 43
 	iocQuotaRescan   = iocWrite<<30 | 64<<16 | 0x94<<8 | 44
+	iocSync          = 0x94<<8 | 8
+	iocTrim          = (iocRead|iocWrite)<<30 | 24<<16 | 'X'<<8 | 121
 	iocForgetDevice  = iocWrite<<30 | 4096<<16 | 0x94<<8 | 5
 	volNameMax       = 4039
 	volNameAt        = 56 // of struct btrfs_ioctl_vol_args_v2
@@ -117,6 +120,14 @@ func removeQgroup(fd int, id uint64) error { return ioctl(fd, iocQgroupCreate, w
 
 // startSync begins a commit and does not wait for it.
 func startSync(fd int) error { return ioctl(fd, iocStartSync, make([]byte, 8)) }
+
+// trim commits and then gives every free block of the file system back to its device.
+func trim(fd int) error {
+	if err := ioctl(fd, iocSync, make([]byte, 8)); err != nil {
+		return err
+	}
+	return ioctl(fd, iocTrim, words(0, math.MaxUint64, 0)) // struct fstrim_range
+}
 
 // startRescan makes classic quotas count again. EINPROGRESS is success: they do already.
 func startRescan(fd int) error {

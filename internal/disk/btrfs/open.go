@@ -213,7 +213,7 @@ func sizeOf(o Options) (int64, error) {
 
 // open takes hold of a pool whose directory is there.
 func open(o Options, hosted bool) (*Pool, error) {
-	p := &Pool{dir: filepath.Join(o.DataDir, poolName), log: o.Log, hosted: hosted, kick: make(chan struct{}, 1)}
+	p := &Pool{dir: filepath.Join(o.DataDir, poolName), log: o.Log, hosted: hosted, discard: o.Discard, kick: make(chan struct{}, 1)}
 	if !hosted {
 		p.hostDir = o.DataDir
 	}

@@ -23,6 +23,7 @@ type Pool struct {
 	dir     string
 	hostDir string // where the pool's file takes its room from; empty when hosted
 	hosted  bool   // the pool is a directory on a btrfs that is not its alone
+	discard bool   // free room is given back to the host
 	quota   Quota
 	disks   *os.File
 	trash   *os.File // removed disks

@@ -59,10 +59,22 @@ func (p *Pool) reclaim(ctx context.Context, last time.Time) time.Time {
 		}
 		p.sweepQgroups(ctx)
 		if left == 0 {
+			p.giveBack()
 			return last
 		}
 	}
 	return last
+}
+
+// giveBack gives all free room back to the host's file, if that is wanted. The kernel's own asynchronous discard leaves out
+// what is small, like freed blocks of the trees, and small files live in those.
+func (p *Pool) giveBack() {
+	if !p.discard || p.hosted {
+		return
+	}
+	if err := trim(int(p.trash.Fd())); err != nil {
+		p.log.Warn("give free room of the disk pool back", "error", err)
+	}
 }
 
 // emptyTrash destroys removed disks. Each goes through the directory dying first, since its directory is locked meanwhile
