@@ -140,7 +140,9 @@ func reconcileImages(ctx context.Context, h *host, log *slog.Logger) error {
 			records = append(records, im)
 			continue
 		}
-		if len(live) == 0 {
+		// An import that a crash cut off before its record, unless an older database forgot one that is in use.
+		used := slices.ContainsFunc(live, func(sb dayfly.Sandbox) bool { return sb.Spec.ImageID == im.ID })
+		if !used {
 			if err := h.unpacked.Remove(ctx, im.ID); err != nil {
 				return err
 			}

@@ -138,6 +138,7 @@ type extendOp struct {
 	key     string
 	aim     time.Duration // after the deadline; 0: at once
 	seconds int
+	patient bool // waits for its aim however long that takes; else it goes ahead where the deadline is far
 }
 
 func (o *extendOp) String() string { return fmt.Sprintf("extend %s of %s", o.key, o.b.id) }
@@ -147,7 +148,7 @@ func (o *extendOp) run(w *world) (bool, error) {
 		o.b.mu.Lock()
 		due := o.b.lo
 		o.b.mu.Unlock()
-		if wait := time.Until(due.Add(o.aim)); wait < 2*time.Second {
+		if wait := time.Until(due.Add(o.aim)); o.patient || wait < 2*time.Second {
 			pause(wait)
 		}
 	}

@@ -82,7 +82,7 @@ func (w *world) race(t *testing.T, rng *rand.Rand, kind string, boxes []*box) ma
 	ops := make([]*extendOp, len(boxes))
 	for i, b := range boxes {
 		aim := time.Duration(rng.Int64N(int64(2*raceSpread))) - raceSpread
-		ops[i] = &extendOp{b: b, key: fmt.Sprintf("%s-%s", w.tag, b.id), aim: aim, seconds: raceMore}
+		ops[i] = &extendOp{b: b, key: fmt.Sprintf("%s-%s", w.tag, b.id), aim: aim, seconds: raceMore, patient: true}
 		g.Go(func() {
 			before := b.hi
 			_, err := ops[i].run(w)
