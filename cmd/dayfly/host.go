@@ -14,7 +14,6 @@ import (
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/clock"
-	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/driver"
 	"dayfly.dev/dayfly/internal/failpoint"
 	"dayfly.dev/dayfly/internal/hostnet"
@@ -43,8 +42,8 @@ type host struct {
 	unpacked     *image.Store
 	images       images
 	node         *node.Manager
-	plane        *control.Plane // on top of all that; nil until it is made
-	notes        []string       // what works with less, one sentence each, for whoever started the server
+	wake         chan struct{} // capacity 1: the reconciler shall make a pass soon
+	notes        []string      // what works with less, one sentence each, for whoever started the server
 	undo         cleanup.Stack
 }
 
@@ -53,7 +52,7 @@ func (h *host) close() { h.undo.Clean() }
 // openHost takes the data directory and opens everything below and beside it, the warden first: whatever fails after
 // that, leases are enforced.
 func openHost(ctx context.Context, cfg config, log *slog.Logger) (*host, error) {
-	h := &host{}
+	h := &host{wake: make(chan struct{}, 1)}
 	h.images = images{h}
 	opened := false
 	defer func() {
@@ -162,6 +161,10 @@ func (h *host) openWarden(ctx context.Context, cfg config, cgroups cgroup.Host, 
 			if err := guard.Ensure(ctx); err != nil && ctx.Err() == nil {
 				log.Error("start the warden again", "error", err)
 			}
+			select { // it may have left work half done
+			case h.wake <- struct{}{}:
+			default:
+			}
 		})
 	}()
 	h.undo.Add(func() { stop(); <-watched })
@@ -222,7 +225,6 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 		NodeID: nodeID, Installation: h.installation, DataDir: cfg.Data, RunDir: runDir, Drivers: list, Pool: pool,
 		Network: network{net}, Leases: leases{guard}, Slots: reserve.NewSlots(), UIDBase: block.UIDBase(),
 		ImageDir: h.unpacked.Path, Clock: c, Log: log,
-		Reclaimed: func(ctx context.Context, id string) { h.plane.Reclaimed(ctx, id) }, // it is the plane that has the node sweep
 	})
 	h.undo.Add(h.node.Close)
 	return nil

@@ -111,9 +111,8 @@ func serve(ctx context.Context, cfg config) error {
 	undo.Add(h.close)
 	figures := metrics.New(version, log)
 	decisions := cfg.control()
-	decisions.Meter = figures
+	decisions.Meter, decisions.Wake = figures, h.wake
 	plane := control.New(h.store, h.node, h.images, decisions, log)
-	h.plane = plane
 	undo.Add(plane.Close)
 	figures.Watch(metrics.Sources{Sandboxes: plane.Count, Pool: h.pool, Warden: h.guard.Alive})
 

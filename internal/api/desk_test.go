@@ -122,7 +122,9 @@ func (n *deskNode) Problems(context.Context) []control.Problem {
 	return n.problems
 }
 
-func (n *deskNode) Sweep(context.Context, dayfly.Instant) error { return nil }
+func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool) (control.Swept, error) {
+	return control.Swept{}, nil
+}
 
 // deskImages takes any body for an image, and then takes its time.
 type deskImages struct{ unpacking time.Duration }

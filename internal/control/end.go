@@ -103,6 +103,7 @@ func (p *Plane) destroy(id string) bool {
 			return true
 		}
 		p.log.Error("teardown of a sandbox; trying again", "sandbox", id, "after", pause, "error", err)
+		p.sweepSoon()
 		retry := time.NewTimer(pause)
 		select {
 		case <-retry.C:

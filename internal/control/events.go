@@ -37,16 +37,6 @@ func (p *Plane) AwaitEvents(ctx context.Context, seq int64) (last int64, err err
 	return last, err
 }
 
-// Reclaimed tells that the node removed what was left of a sandbox on the host and owned by nobody.
-func (p *Plane) Reclaimed(ctx context.Context, sandbox string) {
-	e := dayfly.Event{Sandbox: sandbox, Type: dayfly.EventReclaimed, Actor: dayfly.ActorReconciler, Cause: foundLeftovers,
-		Message: "what was left of it on the host was removed"}
-	if sb, err := p.store.Sandbox(ctx, "", sandbox); err == nil {
-		e.Account = sb.Account
-	}
-	p.tell(ctx, e)
-}
-
 // tell stores an event of its own. It must not fail what it tells of, so a failure is logged only.
 func (p *Plane) tell(ctx context.Context, e dayfly.Event) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)

@@ -1,7 +1,6 @@
 package control_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -154,28 +153,5 @@ func TestPhases(t *testing.T) {
 		}
 		b.plane.Close()
 		b.plane.Close()
-	})
-}
-
-func TestSweep(t *testing.T) {
-	bubble(t, "old records go, and a step that fails keeps none of the others", control.Config{}, func(t *testing.T, b *bed) {
-		sb := b.create(control.CreateSandbox{})
-		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
-		wantCode(t, err, "")
-		b.node.change(func() { b.node.sweep = func() error { return errTest } })
-		now := b.plane.Now()
-		if err := b.plane.Sweep(context.Background(), now); err == nil {
-			t.Error("Sweep hides that a step failed")
-		}
-		if len(b.all()) != 1 {
-			t.Error("a fresh record went")
-		}
-		now.Wall = now.Wall.Add(control.EndedKept + time.Hour)
-		if err := b.plane.Sweep(context.Background(), now); err == nil {
-			t.Error("Sweep hides that a step failed")
-		}
-		if len(b.all()) != 0 {
-			t.Error("an old record stays")
-		}
 	})
 }

@@ -27,9 +27,8 @@ type Meter interface {
 	Found(kind string)
 }
 
-// The kinds of findings.
+// The kinds of findings, beside the kinds of objects that a sweep removes.
 const (
-	foundLeftovers  = "leftovers"              // on the host, of a sandbox that does not live
 	foundUnrecorded = "machine_without_record" // adopted
 	foundEnded      = "ended_unseen"           // it ended while no server ran
 	foundHalf       = "half_ended"             // its end was begun and not finished

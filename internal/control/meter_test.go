@@ -131,27 +131,6 @@ func TestMeter(t *testing.T) {
 	})
 }
 
-// TestReclaimed: what the node removes on a sweep is told to its account, or to admins where nobody owns it.
-func TestReclaimed(t *testing.T) {
-	n := &notes{}
-	bubble(t, "leftovers", control.Config{Meter: n}, func(t *testing.T, b *bed) {
-		sb := b.create(control.CreateSandbox{})
-		n.want(t, "created 0s")
-		for _, id := range []string{sb.ID, dayfly.NewID(dayfly.PrefixSandbox)} {
-			b.plane.Reclaimed(t.Context(), id)
-			n.want(t, "found leftovers")
-			events, err := b.store.Store.Events(t.Context(), dayfly.EventFilter{Sandbox: id, Limit: 1000})
-			if err != nil || len(events) == 0 {
-				t.Fatalf("no events: %v", err)
-			}
-			e := events[len(events)-1]
-			if e.Type != dayfly.EventReclaimed || e.Actor != dayfly.ActorReconciler || (e.Account == sb.Account) != (id == sb.ID) {
-				t.Errorf("event %+v", e)
-			}
-		}
-	})
-}
-
 func TestAwaitEvents(t *testing.T) {
 	bubble(t, "wakes, and ends when the server drains", control.Config{}, func(t *testing.T, b *bed) {
 		last, err := b.plane.AwaitEvents(t.Context(), 0)

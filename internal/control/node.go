@@ -39,8 +39,10 @@ type Node interface {
 	Recover(ctx context.Context, known []dayfly.Sandbox) (Recovery, error)
 	// Problems lists what keeps the node from being ready, or nil.
 	Problems(ctx context.Context) []Problem
-	// Sweep removes leftovers of dead machines that live names do not own. It never touches a live machine.
-	Sweep(ctx context.Context, now dayfly.Instant) error
+	// Sweep is one bounded pass over the host: what no live machine and no work under way owns goes. known are the live records,
+	// read before. It stops, and removes nothing, when it cannot look, or when more than half of what lives under a valid lease
+	// would go; the latter unless force is set. The error joins all that went wrong.
+	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (Swept, error)
 }
 
 // Ending is how and when a machine ended, as the host saw it.
@@ -55,6 +57,9 @@ type Recovery struct {
 	Running []dayfly.Sandbox // alive, with the record as its state file tells it and the lease as its lease file tells it
 	Ended   []Ending         // of the known ones: ended while nobody looked, and nothing is left
 	Ending  []Ending         // of the known ones: to be ended, but something of them could not be removed yet
+
+	Findings []Finding // what was removed and of no known one
+	Stopped  string    // why nothing was removed and no end was told, as of Sweep; or empty
 }
 
 // Problem is one reason for not being ready.

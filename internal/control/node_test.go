@@ -33,7 +33,7 @@ type mapNode struct {
 	renew   func(ctx context.Context, id string) error
 	expire  func(ctx context.Context, id string) error
 	recover func() error
-	sweep   func() error
+	sweep   func(known []dayfly.Sandbox, force bool) (control.Swept, error)
 }
 
 func newMapNode() *mapNode {
@@ -165,14 +165,14 @@ func (n *mapNode) Problems(context.Context) []control.Problem {
 	return []control.Problem{{Component: "warden", Message: "it rests"}}
 }
 
-func (n *mapNode) Sweep(context.Context, dayfly.Instant) error {
+func (n *mapNode) Sweep(_ context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.swept++
 	if n.sweep != nil {
-		return n.sweep()
+		return n.sweep(known, force)
 	}
-	return nil
+	return control.Swept{}, nil
 }
 
 func (n *mapNode) has(id string) bool { return n.machine(id) != nil }
@@ -295,3 +295,10 @@ type ended struct{}
 
 func (ended) Next() (dayfly.Output, error) { return dayfly.Output{}, io.EOF }
 func (ended) Close() error                 { return nil }
+
+// passes is how often it was swept.
+func (n *mapNode) passes() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.swept
+}

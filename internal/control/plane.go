@@ -37,6 +37,7 @@ type Config struct {
 	Provision time.Duration   // 0 means ProvisionTimeout
 	MaxLive   int             // quota of accounts made from now on; 0 means dayfly.QuotaDefault
 	Meter     Meter           // told what happens, or nil
+	Wake      <-chan struct{} // has a pass of the reconciler made soon, or nil
 }
 
 // Images unpacks and removes root file systems. Records of them are the store's.
@@ -61,6 +62,10 @@ type Plane struct {
 	shut   context.CancelFunc
 	work   sync.WaitGroup
 	reaper *Reaper
+	wake   chan struct{} // capacity 1: a pass of the reconciler is to be made soon
+
+	sweeping sync.Mutex // held for a whole pass
+	stopped  string     // why the last pass stopped, or empty
 
 	mu       sync.Mutex
 	phase    phase
@@ -90,7 +95,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 		store: store, node: node, images: images, cfg: cfg.withDefaults(), log: log,
 		life: life, stop: stop,
 		launches: map[string]*launch{}, endings: map[string]*ending{}, extends: map[string]*extendLock{},
-		flights: map[flightKey]*flight{},
+		flights: map[flightKey]*flight{}, wake: make(chan struct{}, 1),
 	}
 	p.open, p.shut = context.WithCancel(life)
 	p.meter = p.cfg.Meter
@@ -104,7 +109,7 @@ func (p *Plane) Now() dayfly.Instant { return p.node.Now() }
 // Start recovers what survived a restart, then begins the background work. It returns once every record agrees with the
 // host. Requests are refused with CodeUnavailable until Accept.
 func (p *Plane) Start(ctx context.Context) error {
-	if err := p.recover(ctx); err != nil {
+	if _, err := p.recover(ctx); err != nil {
 		return err
 	}
 	p.tell(ctx, dayfly.Event{Type: dayfly.EventStarted})

@@ -26,6 +26,10 @@ func (m *Manager) Admit(ctx context.Context, limits dayfly.Limits, driver dayfly
 	if err := m.opt.Leases.Alive(); err != nil {
 		return err
 	}
+	if m.stopped() != "" { // what cannot be reached may hold any address and any user ids
+		return dayfly.Errorf(dayfly.CodeUnavailable, "most machines on this host cannot be reached, so none is made").
+			WithHint("an operator must look: /readyz and `dayfly audit` say more")
+	}
 	total, available, err := memory()
 	if err != nil {
 		return err

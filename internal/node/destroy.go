@@ -110,6 +110,7 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 	}
 	failpoint.Hit("node.destroy.state")
 	if len(errs) == 0 {
+		m.cleared(id)
 		m.dropBox(id)
 		if known != nil {
 			m.opt.Slots.Free(known.Slot)

@@ -185,10 +185,18 @@ func TestSweep(t *testing.T) {
 		if err := os.Remove(w.stateFile(kept.ID)); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, w.manager.Sweep(ctxFor(t), w.clock.Now()), "")
-		slices.Sort(w.reclaimed)
-		if want := []string{kept.ID, orphan.ID}; !slices.Equal(w.reclaimed, slices.Sorted(slices.Values(want))) {
-			t.Errorf("told of %v, want %v", w.reclaimed, want)
+		swept, err := w.manager.Sweep(ctxFor(t), nil, false)
+		wantCode(t, err, "")
+		told := map[string][]string{}
+		for _, f := range swept.Findings {
+			told[f.Sandbox] = append(told[f.Sandbox], f.Kind)
+			if f.Name == "" || f.Why == "" || f.Done != "removed" || f.Failed {
+				t.Errorf("finding %+v", f)
+			}
+		}
+		every := []string{"lease", "state", "run_directory", "disk", "network", "machine"}
+		if !slices.Equal(told[orphan.ID], every) || !slices.Equal(told[kept.ID], slices.DeleteFunc(every, func(k string) bool { return k == "state" })) {
+			t.Errorf("told of %v", told)
 		}
 		w.nothingOf(orphan.ID)
 		w.nothingOf(kept.ID) // without a state file too
@@ -210,7 +218,7 @@ func TestSweep(t *testing.T) {
 			w.manager.Close()
 			w.start()
 			spoil(w)
-			if err := w.manager.Sweep(ctxFor(t), w.clock.Now()); err == nil {
+			if err := w.sweep(); err == nil {
 				t.Error("Sweep succeeded")
 			}
 			w.pool.fail.Store(nil)
@@ -238,7 +246,7 @@ func TestSweepAmidLife(t *testing.T) {
 				return
 			default:
 			}
-			if err := w.manager.Sweep(ctxFor(t), w.clock.Now()); err != nil {
+			if err := w.sweep(); err != nil {
 				t.Error(err)
 			}
 		}

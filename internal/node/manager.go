@@ -37,8 +37,6 @@ type Options struct {
 	ImageDir     func(id string) string
 	Clock        clock.Clock
 	Log          *slog.Logger
-	// Reclaimed is told of each sandbox whose leftovers Sweep removed, or is nil.
-	Reclaimed func(ctx context.Context, id string)
 	// DisconnectGrace is how long a process may go on after its last client left; 0 means dayfly.DisconnectGracePeriod.
 	DisconnectGrace time.Duration
 }
@@ -59,6 +57,16 @@ type Manager struct {
 	closed bool // no background work begins any more
 	boxes  map[string]*Box
 	busy   map[string]*turn // ids that a create or destroy works on: not swept
+
+	sweeps
+}
+
+// sweeps is what the passes of the reconciler remember, guarded by Manager.mu.
+type sweeps struct {
+	braked  string                   // why nothing is removed, or empty
+	sweptTo string                   // the last id of a pass that left some for the next
+	stuck   map[string]bool          // ids of which it was told that they cannot be cleared away
+	going   map[string]time.Duration // boot time at which all of an id was removed
 }
 
 // turn makes those who work on one id wait for each other.
@@ -73,7 +81,7 @@ func New(ctx context.Context, opt Options) *Manager {
 	m := &Manager{
 		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]dayfly.Capability{},
 		endings: make(chan control.Ending, endingsMax), starts: make(chan struct{}, startsPerCPU*runtime.NumCPU()), life: life, stop: stop,
-		boxes: map[string]*Box{}, busy: map[string]*turn{},
+		boxes: map[string]*Box{}, busy: map[string]*turn{}, sweeps: sweeps{stuck: map[string]bool{}, going: map[string]time.Duration{}},
 	}
 	if m.opt.DisconnectGrace <= 0 {
 		m.opt.DisconnectGrace = dayfly.DisconnectGracePeriod
@@ -152,6 +160,10 @@ func (m *Manager) Problems(ctx context.Context) []control.Problem {
 	var found []control.Problem
 	if m.auto == "" {
 		found = append(found, control.Problem{Component: "driver", Message: "no isolation driver works on this host"})
+	}
+	if why := m.stopped(); why != "" {
+		found = append(found, control.Problem{Component: "reconciler",
+			Message: why + ", and no sandbox is made; `dayfly audit` lists them, `dayfly audit --fix` removes them"})
 	}
 	if err := m.opt.Leases.Alive(); err != nil {
 		found = append(found, control.Problem{Component: "warden", Message: dayfly.AsError(err).Message})

@@ -23,16 +23,17 @@ const recoverParallel = 8
 // destroyed. Both sides must be readable: "could not look" ends the start instead of destroying anything. What cannot be
 // removed at once keeps nobody from starting: it is told as ending, or left to the sweep.
 func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
-	ids, err := m.everything(ctx)
+	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Recovery{}, err
 	}
-	records := make(map[string]dayfly.Sandbox, len(known))
-	for _, sb := range known {
-		records[sb.ID] = sb
-		ids[sb.ID] = true
+	records := byID(known)
+	for id := range records {
+		if _, there := held[id]; !there {
+			held[id] = nil // a record alone is something to judge
+		}
 	}
-	for id := range ids { // slots first, so that none is given away while its old machine is cleared
+	for id := range held { // slots first, so that none is given away while its old machine is cleared
 		if st, err := m.readState(id); err == nil {
 			if err := m.opt.Slots.Mark(st.Slot); err != nil {
 				m.opt.Log.Error("keep the slot of a sandbox", "sandbox", id, "error", err)
@@ -43,28 +44,79 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 		m.opt.Log.Error("remove half-written state files", "error", err)
 	}
 	failpoint.Hit("node.recover.marked")
+	found, dead, err := m.judge(ctx, held, records)
+	if err != nil || found.Stopped != "" {
+		return found, err
+	}
+	err = m.clearAll(ctx, dead, held, records, &found)
+	return found, err
+}
+
+// judge takes hold of what lives and gives the verdicts on everything else. It removes nothing.
+func (m *Manager) judge(ctx context.Context, held holdings, records map[string]dayfly.Sandbox) (control.Recovery, map[string]verdict, error) {
 	var mu sync.Mutex
 	var found control.Recovery
+	dead := map[string]verdict{}
+	living, doomed := 0, 0
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoverParallel)
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
+	for _, id := range slices.Sorted(maps.Keys(held)) {
 		g.Go(func() error {
-			rec, recorded := records[id]
-			sb, v, err := m.recoverOne(ctx, id, rec)
+			sb, v, err := m.recoverOne(ctx, id, records[id])
 			if err != nil {
 				return err
 			}
+			valid := v.alive
+			if !v.alive {
+				if valid, err = m.livesUnderLease(held, id); err != nil {
+					return err
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if valid {
+				living++
+			}
 			if v.alive {
-				mu.Lock()
-				defer mu.Unlock()
 				found.Running = append(found.Running, sb)
 				return nil
 			}
+			dead[id] = v
+			if valid {
+				doomed++
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return found, nil, err
+	}
+	if found.Stopped = m.brake(doomed, living, false); found.Stopped != "" {
+		m.opt.Log.Error("most machines cannot be reached; nothing is removed", "why", found.Stopped)
+	}
+	return found, dead, nil
+}
+
+// clearAll removes what is left of the dead ones: of all that are recorded, and of sweepMax others.
+func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held holdings, records map[string]dayfly.Sandbox, found *control.Recovery) error {
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(recoverParallel)
+	others := 0
+	for _, id := range slices.Sorted(maps.Keys(dead)) {
+		rec, recorded := records[id]
+		if !recorded {
+			if others++; others > sweepMax {
+				continue // the sweep goes on
+			}
+		}
+		g.Go(func() error {
 			var ended control.Ending
 			if recorded {
-				ended = m.lost(rec, v)
+				ended = m.lost(rec, dead[id])
 			}
-			err = m.clearDead(ctx, id)
+			why := m.whyOrphan(id)
+			err := m.clearDead(ctx, id)
 			if err != nil {
 				m.opt.Log.Error("clear away a dead sandbox; it is tried again", "sandbox", id, "error", err)
 			}
@@ -75,38 +127,13 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 				found.Ended = append(found.Ended, ended)
 			case recorded:
 				found.Ending = append(found.Ending, ended)
+			default:
+				found.Findings = append(found.Findings, m.findings(id, held[id], why, err)...)
 			}
 			return ctx.Err()
 		})
 	}
-	return found, g.Wait()
-}
-
-// everything gives the ids that anything on the host bears the mark of, in this installation, whoever made them.
-func (m *Manager) everything(ctx context.Context) (map[string]bool, error) {
-	ids := map[string]bool{}
-	sources := []func() ([]string, error){
-		m.opt.Leases.List, m.listStates, m.listRunDirs,
-		func() ([]string, error) { return m.opt.Pool.List(ctx) },
-		func() ([]string, error) { return m.opt.Network.List(ctx) },
-	}
-	for _, d := range m.drivers {
-		sources = append(sources, func() ([]string, error) { return d.List(ctx) })
-	}
-	var errs []error
-	for _, list := range sources {
-		found, err := list()
-		errs = append(errs, err)
-		for _, id := range found {
-			if dayfly.ValidID(dayfly.PrefixSandbox, id) {
-				ids[id] = true
-			}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("look at the host: %w", err)
-	}
-	return ids, nil
+	return g.Wait()
 }
 
 // verdict is what a start finds of one machine.
@@ -264,27 +291,4 @@ func (m *Manager) clearDead(ctx context.Context, id string) error {
 	}
 	failpoint.Hit("node.recover.reclaimed")
 	return m.clear(ctx, id, nil /* find out its state */)
-}
-
-// Sweep implements control.Node: everything on the host that neither a live machine nor work under way owns goes. The host
-// is listed first and ownership asked after, so an object made in between is never taken for a leftover.
-func (m *Manager) Sweep(ctx context.Context, _ dayfly.Instant) error {
-	ids, err := m.everything(ctx)
-	if err != nil {
-		return err
-	}
-	failpoint.Hit("node.sweep.listed")
-	var errs []error
-	for id := range ids {
-		if m.owned(id) {
-			continue
-		}
-		m.opt.Log.Warn("removing what no sandbox owns", "sandbox", id)
-		err := m.clearDead(ctx, id)
-		if err == nil && m.opt.Reclaimed != nil && !m.owned(id) {
-			m.opt.Reclaimed(ctx, id)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }

@@ -233,7 +233,7 @@ func TestRecoverGoesOnClearing(t *testing.T) {
 		t.Error("a slot in use is free")
 	}
 	w.pool.fail.Store(nil)
-	wantCode(t, w.manager.Sweep(ctxFor(t), w.clock.Now()), "")
+	wantCode(t, w.sweep(), "")
 	w.nothingOf(dead.ID)
 	if !w.freeSlot(0) || w.freeSlot(1) {
 		t.Error("the slots are not as they should be")

@@ -38,16 +38,15 @@ var errTest = errors.New("the test breaks this step")
 
 // world is one host with everything that a manager stands on. All of it outlives a manager, as it would a restart.
 type world struct {
-	reclaimed []string // ids whose leftovers a sweep removed, as the test itself sweeps
-	t         *testing.T
-	dir       string
-	driver    *spyDriver
-	pool      *spyPool
-	net       *fakeNetwork
-	leases    *leaseFiles
-	slots     *reserve.Slots
-	clock     *stepClock
-	manager   *node.Manager
+	t       *testing.T
+	dir     string
+	driver  *spyDriver
+	pool    *spyPool
+	net     *fakeNetwork
+	leases  *leaseFiles
+	slots   *reserve.Slots
+	clock   *stepClock
+	manager *node.Manager
 }
 
 func newWorld(t *testing.T) *world {
@@ -84,7 +83,6 @@ func (w *world) start() {
 		Drivers: []dayfly.Driver{w.driver}, Pool: w.pool, Network: w.net, Leases: w.leases, Slots: w.slots, UIDBase: 1 << 20,
 		ImageDir: func(id string) string { return filepath.Join(w.dir, id) }, Clock: w.clock,
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), DisconnectGrace: graceTest,
-		Reclaimed: func(_ context.Context, id string) { w.reclaimed = append(w.reclaimed, id) },
 	})
 }
 
@@ -93,6 +91,12 @@ func (w *world) restart(known ...dayfly.Sandbox) (control.Recovery, error) {
 	w.manager.Close()
 	w.start()
 	return w.manager.Recover(w.t.Context(), known)
+}
+
+// sweep is one pass of the reconciler without records.
+func (w *world) sweep() error {
+	_, err := w.manager.Sweep(ctxFor(w.t), nil, false)
+	return err
 }
 
 func (w *world) close() {

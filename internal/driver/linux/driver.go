@@ -130,6 +130,18 @@ func (d *Driver) List(ctx context.Context) ([]string, error) {
 	return d.host.List(d.installation)
 }
 
+// Alive tells whether a process of a machine lives. An error means "could not look".
+func (d *Driver) Alive(id string) (bool, error) {
+	if d.unfit != nil {
+		return false, d.unfit
+	}
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return false, err
+	}
+	return group.Populated()
+}
+
 // Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
 func (d *Driver) Reclaim(ctx context.Context, id string) error {
 	if d.unfit != nil {
