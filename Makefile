@@ -8,7 +8,7 @@ AGENT := internal/driver/linux/embedded/dayfly-agent
 IMAGE ?= base
 ROUNDS ?= 60
 
-.PHONY: all build agent deps image wheels check vet test test-vm demo bench fuzz clean
+.PHONY: all build agent deps image wheels check vet test test-vm faults faults-binary demo bench fuzz clean
 
 all: build
 
@@ -40,8 +40,17 @@ check: agent
 	go vet ./...
 
 ## test: everything (unit, conformance, end-to-end, seeds); parts that cannot run here are skipped with the reason
-test: image wheels check build
+test: image wheels check build faults-binary
 	@scripts/root.sh env PATH="$$PATH" scripts/test.sh
+
+## faults: kill -9 at random, ROUNDS times (default 60), and the other tests of test/faults; one seed again: SEED=N ROUNDS=1
+faults: image build faults-binary
+	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" ROUNDS=$(ROUNDS) \
+		DAYFLY_TEST_BIN="$$PWD/bin" go test -count=1 -timeout 3h -v ./test/faults -run '$(if $(SEED),Campaign,.)' $(if $(SEED),-seed $(SEED))
+
+# The program with failpoints, which only test/faults runs.
+faults-binary: agent
+	@scripts/faults.sh
 
 ## test-vm: bin/dayfly in a Debian 12 guest: kernel 6.1, systemd, pure cgroup v2 (software emulation: about 5 minutes)
 test-vm: build

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var races = flag.Int("races", 200, "extends that race their deadline")
+var races = flag.Int("races", 175, "extends that race their deadline")
 
 // How a batch of races goes.
 const (
