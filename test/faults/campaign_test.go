@@ -172,6 +172,9 @@ func (w *world) round(n uint64, points []string) (plan, error) {
 		ops = append(ops, &deleteOp{w.all()[0]})
 	}
 	victim := w.anyBox(rng)
+	if o := w.provoke(p.point, int(n%1e6), victim); o != nil {
+		ops = append(ops, o)
+	}
 	if p.point != "" && !p.restart {
 		w.arm(p, victim)
 	}
@@ -244,9 +247,20 @@ func (w *world) disarm() {
 	}
 }
 
-// waitFired waits until somebody obeyed the point, and gives the process.
-func (w *world) waitFired(p plan) (pid int, ok bool) {
+// waitFired waits until somebody obeyed the point, and gives the process. An agent tells by dying.
+func (w *world) waitFired(p plan, victim *box) (pid int, ok bool) {
 	err := within(firedMax, func() error {
+		if strings.HasPrefix(p.point, "agent.") {
+			if victim == nil || victim.usable(0) {
+				return errNotYet
+			}
+			victim.mu.Lock()
+			defer victim.mu.Unlock()
+			if victim.death.IsZero() {
+				return errNotYet
+			}
+			return nil
+		}
 		b, err := os.ReadFile(w.points + "." + p.point + ".fired")
 		if err == nil && len(b) > 0 {
 			pid, err = strconv.Atoi(string(b))
@@ -264,7 +278,7 @@ func (w *world) strike(p *plan, victim *box) error {
 	began := time.Now()
 	stopped := 0
 	if p.point != "" && !p.restart {
-		pid, ok := w.waitFired(*p)
+		pid, ok := w.waitFired(*p, victim)
 		p.fired = ok
 		if ok && p.action == "stop" {
 			stopped = pid
@@ -329,7 +343,7 @@ func (w *world) restart(p *plan) error {
 		w.arm(*p, nil)
 		_ = w.s.Up(testContext()) // dies at the point, or gets past it
 		var pid int
-		if pid, p.fired = w.waitFired(*p); p.fired {
+		if pid, p.fired = w.waitFired(*p, nil); p.fired {
 			_ = within(time.Second, func() error { // it is killed, but may not be dead yet
 				if pid == w.s.PID && w.s.Running() {
 					return errNotYet

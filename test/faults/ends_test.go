@@ -3,6 +3,7 @@ package faults_test
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,4 +167,36 @@ func TestTheReleaseHasNoFailpoints(t *testing.T) {
 			t.Errorf("%s has a trace of failpoints: %v, want %v", name, got, want)
 		}
 	}
+}
+
+func TestAnAgentThatDiesInTheMiddleIsACrashAndSoIsTheAnswer(t *testing.T) {
+	w := newWorld(t)
+	points, err := failpoints()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, point := range points {
+		if !strings.HasPrefix(point, "agent.") {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			b := w.one(t, 60)
+			w.arm(plan{point: point, action: "kill", hit: 1}, b)
+			var o operation = &execOp{b: b, key: w.tag + point}
+			if strings.HasPrefix(point, "agent.write.") {
+				o = &writeOp{b: b, path: "f", content: "new"}
+			}
+			began := time.Now()
+			if _, err := o.run(w); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("answered after %s", took)
+			}
+			if r := w.settledEnd(t, b); r.EndReason != "crashed" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+		})
+	}
+	w.agrees(t)
 }

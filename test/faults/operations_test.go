@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -359,6 +360,30 @@ func (o *imageOp) check(w *world) error {
 	make := &createOp{key: o.key + "-box", seconds: 5, image: o.name}
 	if settled, err := make.run(w); err != nil || !settled {
 		return fmt.Errorf("%s: a sandbox of it: %w", o, err)
+	}
+	return nil
+}
+
+// provoke gives an operation that comes past a point, or nil.
+func (w *world) provoke(point string, round int, b *box) operation {
+	key := fmt.Sprintf("%s-provoke-%d", w.tag, round)
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(point, word) })
+	}
+	switch {
+	case has("image."):
+		return &imageOp{key: key, name: fmt.Sprint("small-", round%2)}
+	case has(".key."):
+		return &keyOp{key: key}
+	case b == nil:
+	case has("exec."):
+		return &execOp{b: b, key: key}
+	case has("extend.", "renew."):
+		return &extendOp{b: b, key: key, seconds: 3}
+	case has("agent.write."):
+		return &writeOp{b: b, path: "provoked", content: key}
+	case has("destroy.", "control.end."):
+		return &deleteOp{b}
 	}
 	return nil
 }
