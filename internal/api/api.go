@@ -42,6 +42,7 @@ type Backend interface {
 	SandboxEvents(ctx context.Context, who control.Principal, id string, f dayfly.EventFilter) ([]dayfly.Event, error)
 	AwaitEvents(ctx context.Context, seq int64) (last int64, err error)
 
+	Reconcile(ctx context.Context, who control.Principal) (control.Swept, error)
 	Ready(ctx context.Context) []control.Problem
 	Now() dayfly.Instant
 }

@@ -27,6 +27,8 @@ type deskNode struct {
 	machines map[string]*deskMachine
 	creating func(ctx context.Context, sb dayfly.Sandbox) error // or nil
 	problems []control.Problem
+	swept    control.Swept // what every pass finds
+	sweepErr error
 }
 
 func newDeskNode(t *testing.T) *deskNode {
@@ -123,7 +125,9 @@ func (n *deskNode) Problems(context.Context) []control.Problem {
 }
 
 func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool) (control.Swept, error) {
-	return control.Swept{}, nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.swept, n.sweepErr
 }
 
 // deskImages takes any body for an image, and then takes its time.

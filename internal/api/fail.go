@@ -62,7 +62,8 @@ func (c *call) show(err error) (errorJSON, int, *dayfly.Error) {
 	if !ok {
 		e, status = errInternal.WithCause(err), http.StatusInternalServerError
 	}
-	if status >= http.StatusInternalServerError && c.ctx().Err() == nil {
+	refusal := status == http.StatusServiceUnavailable && e.Cause == nil // said on purpose; on a full box there are many
+	if status >= http.StatusInternalServerError && !refusal && c.ctx().Err() == nil {
 		c.log.Error("request failed", "id", c.id, "route", c.pattern(), "type", string(e.Code), "message", e.Message, "error", e.Cause)
 	}
 	out := errorJSON{Type: e.Code, Message: e.Message, Details: e.Details, RequestID: c.id}

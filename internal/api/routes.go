@@ -76,6 +76,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/accounts", endpoint: queryIn(parsePaging, listAccounts)},
 
 		{method: "GET", path: "/v1/events", endpoint: queryIn(parseEvents, allEvents)},
+		{method: "POST", path: "/v1/sweep", endpoint: jsonIn(noFields, sweep)},
 
 		{method: "POST", path: "/v1/images", endpoint: rawIn(parseImport, importImage)},
 		{method: "GET", path: "/v1/images", endpoint: queryIn(parsePaging, listImages)},

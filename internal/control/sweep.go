@@ -182,7 +182,7 @@ func (p *Plane) tellFound(ctx context.Context, found []Finding) {
 			accounts[f.Sandbox] = account
 		}
 		e := dayfly.Event{Account: account, Sandbox: f.Sandbox, Type: dayfly.EventReclaimed, Actor: dayfly.ActorReconciler, Cause: f.Kind,
-			Message: fmt.Sprintf("%s %s: %s; %s", f.Kind, f.Name, f.Why, f.Done)}
+			Message: f.Why + "; " + f.Done} // where it was on the host is no account's business
 		if f.Failed {
 			e.Type, e.Account = dayfly.EventNotSwept, "" // an operator's concern
 		}

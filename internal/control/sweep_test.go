@@ -65,9 +65,9 @@ func TestSweep(t *testing.T) {
 		wantCode(t, b.plane.Sweep(t.Context(), b.plane.Now()), "")
 		n.want(t, "found disk", "found lease", "found pass_stopped")
 		for i, want := range []dayfly.Event{
-			{Account: sb.Account, Sandbox: sb.ID, Type: dayfly.EventReclaimed, Cause: "disk", Message: "disk " + sb.ID + ": it has no lease; removed"},
-			{Sandbox: stranger, Type: dayfly.EventReclaimed, Cause: "lease", Message: "lease " + stranger + ": it has no lease; removed"},
-			{Sandbox: sb.ID, Type: dayfly.EventNotSwept, Cause: "network", Message: "network " + sb.ID + ": it has no lease; it is tried again"},
+			{Account: sb.Account, Sandbox: sb.ID, Type: dayfly.EventReclaimed, Cause: "disk", Message: "it has no lease; removed"},
+			{Sandbox: stranger, Type: dayfly.EventReclaimed, Cause: "lease", Message: "it has no lease; removed"},
+			{Sandbox: sb.ID, Type: dayfly.EventNotSwept, Cause: "network", Message: "it has no lease; it is tried again"},
 		} {
 			got := b.reconciled()[i]
 			want.Seq, want.At, want.Actor = got.Seq, got.At, dayfly.ActorReconciler

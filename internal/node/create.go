@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/failpoint"
@@ -58,12 +60,21 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	defer undo.Clean()
 	b, err = m.make(ctx, driver, st, sb.Spec.Env, im)
 	if err != nil {
-		return err
+		return fullUp(err)
 	}
 	undo.Release()
 	m.setBox(b)
 	m.background(func() { b.watch(m.life) })
 	return nil
+}
+
+// fullUp turns the lack of room that a start ran into, although it was admitted, into what the caller can act on.
+func fullUp(err error) error {
+	if dayfly.ErrorCode(err) != dayfly.CodeDiskFull && !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	return dayfly.Errorf(dayfly.CodeNoCapacity, "the host's disk became full while the sandbox was being made").
+		WithHint("delete sandboxes, or wait until leases end").WithRetryAfter(admitRetry).WithDetail("missing", "disk").WithCause(err)
 }
 
 // make does the steps of a create. It undoes none of them: after an error the box is what came to life, or nil.

@@ -244,7 +244,7 @@ func TestRecoverGoesOnClearing(t *testing.T) {
 func TestRecoverLeavesForeignFiles(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create()
-	for _, name := range []string{"README", "sbshort.json", ".hidden"} {
+	for _, name := range []string{"README", "sbzzzz.json", ".hidden"} {
 		if err := os.WriteFile(filepath.Join(w.dir, "state", name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +258,7 @@ func TestRecoverLeavesForeignFiles(t *testing.T) {
 	}
 	left, err := names(filepath.Join(w.dir, "state"))
 	slices.Sort(left)
-	if got := strings.Join(left, " "); err != nil || got != ".hidden README "+sb.ID+".json sbshort.json" {
+	if got := strings.Join(left, " "); err != nil || got != ".hidden README "+sb.ID+".json sbzzzz.json" {
 		t.Errorf("state directory = %s, %v", got, err)
 	}
 	w.runs(sb.ID)
