@@ -20,7 +20,7 @@ func TestJSONHasEveryField(t *testing.T) {
 		print func(cmd *cobra.Command) error
 		want  []string
 	}{
-		{"audit", func(cmd *cobra.Command) error { return printAudit(cmd, nil) }, []string{"counts", "objects", "unaccounted"}},
+		{"audit", func(cmd *cobra.Command) error { return printAudit(cmd, nil, nil) }, []string{"counts", "objects", "unaccounted"}},
 		{"doctor", func(cmd *cobra.Command) error { return report(cmd, []finding{ok("root", "yes")}) }, []string{"checks"}},
 		{"status", func(cmd *cobra.Command) error { return printServer(cmd, cfg) }, []string{"data", "key_file", "pid", "running", "url", "version"}},
 	} {
@@ -60,7 +60,7 @@ func TestAuditFails(t *testing.T) {
 		cmd := &cobra.Command{Use: "audit"}
 		cmd.Flags().StringP(cli.FlagOutput, "o", "text", "")
 		cmd.SetOut(new(bytes.Buffer))
-		if err := printAudit(cmd, []node.Object{{Name: "x", State: state}}); err != cli.ErrSaid {
+		if err := printAudit(cmd, []node.Object{{Name: "x", State: state}}, nil); err != cli.ErrSaid {
 			t.Errorf("%s: error %v", state, err)
 		}
 	}
