@@ -68,6 +68,7 @@ type Descriptors struct {
 type reply struct {
 	Step  string `json:"step,omitempty"` // that failed; empty: the machine is ready
 	Error string `json:"error,omitempty"`
+	Full  bool   `json:"full,omitempty"` // it failed because there was no room on its disk
 }
 
 // Send sends a machine its Config with the descriptors. It blocks until the machine has read it or c's deadline passes.
@@ -90,7 +91,8 @@ func Send(c *net.UnixConn, cfg Config, fds Descriptors) error {
 	return nil
 }
 
-// Await blocks until the machine says that it is ready, or fails with the step that failed in it, or c's deadline passes.
+// Await blocks until the machine says that it is ready, or fails with the step that failed in it (ENOSPC: for lack of
+// room on its disk), or c's deadline passes.
 func Await(c *net.UnixConn) error {
 	b, err := io.ReadAll(io.LimitReader(c, replyMax))
 	if err != nil {
@@ -103,10 +105,13 @@ func Await(c *net.UnixConn) error {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return fmt.Errorf("read boot reply: %w", err)
 	}
-	if r.Step != "" {
-		return fmt.Errorf("boot: %s: %s", r.Step, r.Error)
+	switch {
+	case r.Step == "":
+		return nil
+	case r.Full:
+		return fmt.Errorf("boot: %s: %s (%w)", r.Step, r.Error, unix.ENOSPC)
 	}
-	return nil
+	return fmt.Errorf("boot: %s: %s", r.Step, r.Error)
 }
 
 // receive reads the Config on the inside. All descriptors are close-on-exec.

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -85,7 +86,7 @@ func Run() (*Machine, error) {
 	defer runtime.UnlockOSThread()
 	channel := os.NewFile(ChannelFD, "boot channel")
 	fail := func(step string, err error) error {
-		_ = answer(channel, reply{Step: step, Error: err.Error()})
+		_ = answer(channel, reply{Step: step, Error: err.Error(), Full: errors.Is(err, unix.ENOSPC)})
 		return fmt.Errorf("boot: %s: %w", step, err)
 	}
 	var b boot
