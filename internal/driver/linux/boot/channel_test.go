@@ -118,6 +118,23 @@ func TestFailureArrives(t *testing.T) {
 	}
 }
 
+func TestALackOfRoomIsToldAsOne(t *testing.T) {
+	for name, full := range map[string]bool{"no room": true, "something else": false} {
+		t.Run(name, func(t *testing.T) {
+			driver, machine := channel(t)
+			answered := make(chan error, 1)
+			go func() { answered <- answer(machine, reply{Step: "write files", Error: "no", Full: full}) }()
+			if err := Await(driver); err == nil || errors.Is(err, unix.ENOSPC) != full {
+				t.Errorf("Await = %v", err)
+			}
+			_ = driver.Close()
+			if err := <-answered; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, '{', '}'})
 	f.Add([]byte{255, 255, 255, 255})
