@@ -18,8 +18,12 @@ import (
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
-// fixMax bounds the work of audit --fix.
-const fixMax = 5 * time.Minute
+// Bounds of audit --fix.
+const (
+	fixMax      = 5 * time.Minute
+	reclaimMax  = 10 * time.Second // for space to come back after that
+	reclaimLook = 50 * time.Millisecond
+)
 
 // fix reclaims what is unaccounted for and gives what was done. With a server up the server does it; else this process does
 // what a start of the server does, on the same paths: what lives under a valid lease is adopted, the rest goes.
@@ -42,7 +46,26 @@ func fix(ctx context.Context, cfg config) (sdk.Swept, error) {
 	plane := control.New(h.store, h.node, h.images, cfg.control(), log)
 	defer plane.Close()
 	swept, err := plane.Repair(ctx)
-	return shown(swept), err
+	return shown(swept), errors.Join(err, awaitSpace(ctx, h.pool))
+}
+
+// awaitSpace waits until the space of removed disks is back: once this process ends, nobody works on it until the next start.
+// Longer than reclaimMax it does not: the rest is safe to leave, and audit shows it. Pools tell no event.
+func awaitSpace(ctx context.Context, pool dayfly.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, reclaimMax)
+	defer cancel()
+	tick := time.NewTicker(reclaimLook)
+	defer tick.Stop()
+	for {
+		if n, err := pool.Reclaiming(ctx); n == 0 || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // shown is what a server would have answered.
