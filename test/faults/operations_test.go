@@ -372,7 +372,7 @@ func (w *world) provoke(point string, round int, b *box) operation {
 	}
 	switch {
 	case has("image."):
-		return &imageOp{key: key, name: fmt.Sprint("small-", round%2)}
+		return &imageOp{key: key, name: "provoked"}
 	case has(".key."):
 		return &keyOp{key: key}
 	case b == nil:
