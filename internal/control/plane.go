@@ -19,6 +19,7 @@ const (
 	casAttempts      = 20               // retries of a lost compare-and-swap
 	EndedKept        = 30 * 24 * time.Hour
 	sweepEvery       = 30 * time.Second
+	sweepNext        = 500 * time.Millisecond // after a pass that left some for the next
 	purgeBatch       = 1000
 )
 
@@ -66,6 +67,7 @@ type Plane struct {
 
 	sweeping sync.Mutex // held for a whole pass
 	stopped  string     // why the last pass stopped, or empty
+	left     int        // sandboxes whose leftovers it left for the next
 
 	mu       sync.Mutex
 	phase    phase

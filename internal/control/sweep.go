@@ -34,21 +34,32 @@ type Swept struct {
 // sweep has the node remove leftovers and the store forget what is old, until ctx ends: every sweepEvery, and when something
 // happened that leaves leftovers. It looks at all live records too, for what the reaper was not told of.
 func (p *Plane) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
+	next := time.NewTimer(sweepEvery)
+	defer next.Stop()
 	for {
 		if err := p.Sweep(ctx, p.Now()); err != nil && ctx.Err() == nil {
 			p.log.Error("sweep", "error", err)
 		}
 		p.reaper.reconcile(ctx)
+		next.Reset(p.sweepPause())
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-next.C:
 		case <-p.wake:
 		case <-p.cfg.Wake:
 		}
 	}
+}
+
+// sweepPause is how long the next pass may wait: not long where one left some for it.
+func (p *Plane) sweepPause() time.Duration {
+	p.sweeping.Lock()
+	defer p.sweeping.Unlock()
+	if p.left > 0 {
+		return sweepNext
+	}
+	return sweepEvery
 }
 
 // sweepSoon has a pass made before the next one is due.
@@ -141,10 +152,13 @@ func (p *Plane) sweepNode(ctx context.Context, force bool) (Swept, error) {
 	defer p.sweeping.Unlock()
 	known, err := p.store.LiveSandboxes(ctx) // before the host is listed: what is made in between is nobody's leftover
 	if err != nil {
-		p.tellStopped(ctx, "the records cannot be read")
+		if ctx.Err() == nil {
+			p.tellStopped(ctx, "the records cannot be read")
+		}
 		return Swept{Stopped: "the records cannot be read"}, fmt.Errorf("read live sandboxes: %w", err)
 	}
 	swept, err := p.node.Sweep(ctx, known, force)
+	p.left = swept.Left
 	p.tellFound(ctx, swept.Findings)
 	if ctx.Err() == nil {
 		p.tellStopped(ctx, swept.Stopped)

@@ -141,6 +141,14 @@ func TestSweepTimes(t *testing.T) {
 		want(2)
 		wake <- struct{}{}
 		want(3)
+		b.sweeps(control.Swept{Left: 1}, nil)
+		wake <- struct{}{}
+		want(4)
+		b.sweeps(control.Swept{}, nil)
+		time.Sleep(500 * time.Millisecond)
+		want(5) // sooner, for what was left
+		time.Sleep(29 * time.Second)
+		want(5)
 	})
 	bubble(t, "when a teardown fails", control.Config{}, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
