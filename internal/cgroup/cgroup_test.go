@@ -86,6 +86,7 @@ func start(t testing.TB, g *cgroup.Group, script string) *exec.Cmd {
 		}
 		_ = cmd.Wait()
 	})
+	_ = out.SetReadDeadline(time.Now().Add(killWait))
 	if _, err := out.Read(make([]byte, 64)); err != nil {
 		t.Fatalf("the script did not get ready: %v", err)
 	}
@@ -236,7 +237,10 @@ func TestSubgroups(t *testing.T) {
 	if err := os.MkdirAll(deep, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := start(t, g, "echo $$ > "+deep+"/cgroup.procs; echo 1 > "+deep+"/cgroup.freeze & echo ready; sleep 600")
+	cmd := start(t, g, "echo $$ > "+deep+"/cgroup.procs; echo ready; sleep 600")
+	if err := os.WriteFile(filepath.Join(deep, "cgroup.freeze"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
 	if pids, err := g.Processes(); err != nil || !slices.Contains(pids, cmd.Process.Pid) {
 		t.Errorf("Processes = %v, %v; want %d among them", pids, err, cmd.Process.Pid)
 	}
