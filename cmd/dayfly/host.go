@@ -150,6 +150,9 @@ func (h *host) openWarden(ctx context.Context, cfg config, cgroups cgroup.Host, 
 	if err != nil {
 		return nil, fmt.Errorf("open the leases: %w", err)
 	}
+	if err := guard.BeginRecovery(); err != nil {
+		return nil, err
+	}
 	if err := guard.Ensure(ctx); err != nil {
 		return nil, fmt.Errorf("start the warden: %w", err)
 	}

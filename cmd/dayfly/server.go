@@ -155,6 +155,9 @@ func firstStart(ctx context.Context, cfg config, h *host, plane *control.Plane, 
 	if err := plane.Start(ctx); err != nil {
 		return err
 	}
+	if err := h.guard.EndRecovery(); err != nil {
+		return fmt.Errorf("end the recovery: %w", err)
+	}
 	if err := ensureKey(ctx, cfg, h.store, plane); err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	listenAgain()
 	a.catchSignals()
 	clock, err := newClock(cfg.Granted, cfg.GrantFile)
 	if err != nil {

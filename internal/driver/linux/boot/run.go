@@ -86,7 +86,7 @@ func Run() (*Machine, error) {
 	defer runtime.UnlockOSThread()
 	channel := os.NewFile(ChannelFD, "boot channel")
 	fail := func(step string, err error) error {
-		_ = answer(channel, reply{Step: step, Error: err.Error(), Full: errors.Is(err, unix.ENOSPC)})
+		_ = answer(channel, reply{Step: step, Error: err.Error(), Full: noRoom(err)})
 		return fmt.Errorf("boot: %s: %w", step, err)
 	}
 	var b boot
@@ -150,4 +150,10 @@ func (m *Machine) Ready() error {
 // Fail tells the driver that the agent could not start. It is called instead of Ready.
 func (m *Machine) Fail(err error) {
 	_ = answer(m.channel, reply{Step: "start agent", Error: err.Error()})
+}
+
+// noRoom tells whether a step failed for lack of room on the machine's disk. An overlay that finds no room for its work
+// directory is mounted read-only, and what is written to it then fails for that.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
