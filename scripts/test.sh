@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false'
 export DAYFLY_TEST_BIN="$PWD/bin" # where tests find the binary, the image and the wheels
+export DAYFLY_TEST_IMAGE="$PWD/bin/base.tar.zst"
 go build -o bin/summary ./test/summary
 # Tests compare the host before and after, so packages run one after the other. The summary's exit code is this script's.
 go test -p 1 -json -count=1 -timeout 12m ./... 2>&1 | tee bin/test.json | bin/summary
