@@ -16,9 +16,13 @@ import (
 	"dayfly.dev/dayfly/test/host"
 )
 
+// seedDefault makes a run of all tests plan the same rounds each time; what the machine's timing makes of them still differs.
+// `make faults` draws another.
+const seedDefault = 1795985362960773102
+
 var (
 	rounds = flag.Int("rounds", roundsDefault(), "rounds of the campaign (environment ROUNDS)")
-	seed   = flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the first round; the next one has the next number")
+	seed   = flag.Uint64("seed", seedDefault, "seed of the first round; the next one has the next number; 0 draws one")
 	only   = flag.String("point", "", "arm this failpoint in every round")
 )
 
