@@ -134,3 +134,11 @@ func pause(d time.Duration) {
 	defer timer.Stop()
 	<-timer.C
 }
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	os.Exit(m.Run())
+}
