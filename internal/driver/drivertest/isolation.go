@@ -17,6 +17,7 @@ func ownerOf(info os.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid 
 const dockerCaps = "00000000a80425fb"
 
 func rights(t *testing.T, s *suite) {
+	ignoreSignal(t)
 	m := s.start(t)
 	for _, tt := range []struct{ name, user, permitted string }{
 		{"root", asRoot, dockerCaps},
