@@ -12,8 +12,32 @@ const (
 	DisconnectContinue OnDisconnect = "continue" // never killed for it
 )
 
+// Restart says whether a process is started again after it ended.
+type Restart string
+
+// The choices. Never is the default.
+const (
+	RestartNever     Restart = "never"
+	RestartOnFailure Restart = "on-failure" // after an end with an exit code other than 0 that nobody asked for
+)
+
+// TerminalSize is the size of a pseudo terminal in characters, each side 1 to TerminalSizeMax.
+type TerminalSize struct {
+	Cols int
+	Rows int
+}
+
+// TerminalSizeMax bounds each side of a terminal.
+const TerminalSizeMax = 1000
+
+// NoTimeout as ProcessSpec.Timeout lets a process run until it ends or its sandbox does.
+const NoTimeout time.Duration = -1
+
 // Limits of processes.
 const (
+	RestartsDefault       = 5 // how often a failing process is started again unless told otherwise
+	RestartsMax           = 100
+	ProcessNameMax        = 63 // bytes of a process's name
 	DisconnectGracePeriod = 30 * time.Second
 	ExecTimeoutDefault    = 10 * time.Minute
 	ExecTimeoutMax        = 24 * time.Hour
@@ -23,12 +47,18 @@ const (
 // ProcessSpec is a command to run inside a sandbox. An exec and a process are one thing.
 type ProcessSpec struct {
 	ID      string // pr…, chosen by the caller
+	Name    string // unique among the sandbox's running processes, or empty; 1–63 of [a-zA-Z0-9_.-]
 	Command string // run by bash -c, else sh -c; or empty
 	Argv    []string
 	Cwd     string // relative to the user's home; empty means the home
 	User    string // name or uid inside; empty means the image's user
 	Env     map[string]string
-	Timeout time.Duration // 0 means ExecTimeoutDefault
+	Timeout time.Duration // 0 means ExecTimeoutDefault; NoTimeout
+	// Terminal runs the command on a pseudo terminal of this size, which is its standard input and output at once: all output is
+	// stdout, and stdin stays open. nil means pipes.
+	Terminal *TerminalSize
+	Restart  Restart // empty means RestartNever
+	Restarts int     // at most so often, 1–RestartsMax; 0 means RestartsDefault
 	// Follow: output is slowed to the pace of its attached reader instead of dropping the middle of it.
 	Follow bool
 	// OpenStdin: stdin stays open after the given input ended, until a later write closes it.
@@ -51,7 +81,14 @@ type Process struct {
 	ID           string
 	PID          int // inside the sandbox
 	Status       ProcessStatus
-	Command      string // as given, or the argv joined by spaces, cut to 4 KiB
+	Name         string
+	Command      string        // as given, or the argv joined by spaces, cut to 4 KiB
+	Terminal     *TerminalSize // as it is now; nil for pipes
+	Restart      Restart
+	Restarts     int           // how often it was started again
+	CPU          time.Duration // used by it and all its descendants, as far as the sandbox can tell
+	MemoryBytes  int64         // resident, of it and all its living descendants
+	Processes    int           // living ones, itself among them
 	StartedAgo   time.Duration
 	OnDisconnect OnDisconnect
 	Exit         *Exit // nil while it runs

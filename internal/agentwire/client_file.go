@@ -26,8 +26,8 @@ func (c *Client) Write(ctx context.Context, path string, mode *fs.FileMode, r io
 }
 
 // file sends a request whose answer is one entry.
-func (c *Client) file(ctx context.Context, req request, body io.Reader, path string) (dayfly.FileInfo, error) {
-	m, err := c.ask(ctx, req, body, path)
+func (c *Client) file(ctx context.Context, req request, body io.Reader, paths ...string) (dayfly.FileInfo, error) {
+	m, err := c.ask(ctx, req, body, paths...)
 	if err != nil {
 		return dayfly.FileInfo{}, err
 	}

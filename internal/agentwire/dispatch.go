@@ -16,8 +16,12 @@ func (x *exchange) dispatch() error {
 		return x.result()
 	case opStart, opOutput:
 		return x.follow()
-	case opProcess, opProcesses, opSignal, opStdin:
+	case opProcess, opProcesses, opSignal, opStdin, opResize, opAwaitPort:
 		return x.process()
+	case opSearch:
+		return x.search()
+	case opFind:
+		return x.find()
 	default:
 		return x.files()
 	}
@@ -135,6 +139,13 @@ func (x *exchange) process() error {
 			}
 		}
 		return x.out.frame(frameEnd)
+	case opResize:
+		if x.req.Terminal == nil {
+			return dayfly.Errorf(dayfly.CodeInvalid, "the request holds no size")
+		}
+		return x.done(x.m.Resize(x.ctx, x.req.ID, *x.req.Terminal.toSize()))
+	case opAwaitPort:
+		return x.done(x.m.AwaitPort(x.ctx, x.req.Port))
 	case opSignal:
 		return x.done(x.m.Signal(x.ctx, x.req.ID, x.req.Signal, x.req.Tree))
 	default:
@@ -179,6 +190,18 @@ func (x *exchange) files() error {
 			return err
 		}
 		return x.send(message{Files: []fileFields{fromFile(info)}}, r)
+	case opMkdir:
+		return x.file(x.m.Mkdir(x.ctx, path, x.req.mode(), x.req.Recursive))
+	case opMove:
+		if len(params) == 2 {
+			return x.file(x.m.Move(x.ctx, path, params[1], x.req.Overwrite))
+		}
+	case opChmod:
+		if mode := x.req.mode(); mode != nil {
+			return x.file(x.m.Chmod(x.ctx, path, *mode, x.req.Recursive))
+		}
+	case opWatch:
+		return x.watchFiles(path)
 	case opList:
 		if len(params) == 2 {
 			return x.list(dayfly.ListQuery{Path: path, Cursor: params[1], Recursive: x.req.Recursive, Limit: x.req.Limit})
@@ -236,6 +259,14 @@ func (x *exchange) list(q dayfly.ListQuery) error {
 	if err != nil {
 		return err
 	}
+	if err := x.entries(entries); err != nil {
+		return err
+	}
+	return x.out.json(message{Page: &pageFields{Next: next}})
+}
+
+// entries answers with entries, batch by batch.
+func (x *exchange) entries(entries []dayfly.FileInfo) error {
 	var batch []fileFields
 	size := 0
 	for _, e := range entries {
@@ -253,5 +284,5 @@ func (x *exchange) list(q dayfly.ListQuery) error {
 			return err
 		}
 	}
-	return x.out.json(message{Page: &pageFields{Next: next}})
+	return nil
 }

@@ -38,6 +38,12 @@ type Machine interface {
 	// WriteStdin writes all of r to a process's stdin and closes it if asked. CodeConflict: its stdin is closed.
 	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
 
+	// Resize sets the size of a process's terminal; its foreground processes get SIGWINCH, also when the size is the one it had,
+	// so that a program repaints. CodeConflict: it has no terminal. What has ended is left alone.
+	Resize(ctx context.Context, id string, size dayfly.TerminalSize) error
+	// AwaitPort returns once something inside listens on the TCP port, on whatever address. ctx bounds the wait.
+	AwaitPort(ctx context.Context, port int) error
+
 	// Stat describes a path without following a link at its end. Files answer CodeFileNotFound, CodeFilePermission,
 	// CodeFileConflict (of the wrong type), CodeDiskFull and CodeInvalid (NUL, empty).
 	Stat(ctx context.Context, path string) (dayfly.FileInfo, error)
@@ -51,6 +57,22 @@ type Machine interface {
 	Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error)
 	// Remove removes a file, a link, an empty directory, or with recursive a tree.
 	Remove(ctx context.Context, path string, recursive bool) error
+	// Mkdir makes a directory, mode 0755 unless given, and with parents what is missing above it; then one that exists is
+	// right too. CodeFileConflict: something is there already, or, without parents, nothing above it.
+	Mkdir(ctx context.Context, path string, mode *fs.FileMode, parents bool) (dayfly.FileInfo, error)
+	// Move renames within one file system, and copies and removes between two. With overwrite it replaces what may be replaced:
+	// a file by a file, an empty directory by a directory; without it anything at to is CodeFileConflict.
+	Move(ctx context.Context, from, to string, overwrite bool) (dayfly.FileInfo, error)
+	// Chmod sets the permission bits of a file or directory, following a link, with recursive of all that is below too (links
+	// there are left alone).
+	Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (dayfly.FileInfo, error)
+	// Search looks for text, in the order of List. Find looks for entries, alike; truncated tells that there are more.
+	Search(ctx context.Context, q dayfly.SearchQuery) (dayfly.SearchResult, error)
+	Find(ctx context.Context, q dayfly.FindQuery) (entries []dayfly.FileInfo, truncated bool, err error)
+	// Watch tells the changes of a file, or of what is in a directory, with recursive of all that is below, also in directories made later. When
+	// it returns, no later change is missed. The caller closes the stream; ctx governs it too. CodeUnavailable: the sandbox has no room for
+	// another watch.
+	Watch(ctx context.Context, path string, recursive bool) (dayfly.ChangeStream, error)
 	// ReadArchive streams a tar of what is below a directory, or of one file. The caller closes the reader. An error while
 	// it streams comes from Read.
 	ReadArchive(ctx context.Context, path string) (io.ReadCloser, error)

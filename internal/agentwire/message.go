@@ -26,6 +26,14 @@ const (
 	opRemove       = "remove"
 	opReadArchive  = "read_archive"
 	opWriteArchive = "write_archive"
+	opResize       = "resize"
+	opAwaitPort    = "await_port"
+	opMkdir        = "mkdir"
+	opMove         = "move"
+	opChmod        = "chmod"
+	opSearch       = "search"
+	opFind         = "find"
+	opWatch        = "watch"
 )
 
 // request is the first frame of a stream.
@@ -47,6 +55,11 @@ type request struct {
 	Mode       *uint32     `json:"mode,omitempty"`
 	Recursive  bool        `json:"recursive,omitempty"`
 	Limit      int         `json:"limit,omitempty"`
+	Overwrite  bool        `json:"overwrite,omitempty"`
+	Port       int         `json:"port,omitempty"`
+	Terminal   *sizeFields `json:"terminal,omitempty"`
+	Search     *lookFields `json:"search,omitempty"`
+	Find       *lookFields `json:"find,omitempty"`
 	ParamsRaw  []byte      `json:"-"`
 }
 
@@ -61,9 +74,35 @@ type specFields struct {
 	OpenStdin    bool          `json:"open_stdin,omitempty"`
 	OnDisconnect string        `json:"on_disconnect,omitempty"`
 	CaptureBytes int           `json:"capture_bytes,omitempty"`
+	Name         string        `json:"name,omitempty"`
+	Terminal     *sizeFields   `json:"terminal,omitempty"`
+	Restart      string        `json:"restart,omitempty"`
+	Restarts     int           `json:"restarts,omitempty"`
 }
 
 const specParams = 3 // command, cwd, user
+
+// sizeFields are the size of a terminal.
+type sizeFields struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+func fromSize(t *dayfly.TerminalSize) *sizeFields {
+	if t == nil {
+		return nil
+	}
+	f := sizeFields(*t)
+	return &f
+}
+
+// toSize gives a size within its limits, or nil.
+func (f *sizeFields) toSize() *dayfly.TerminalSize {
+	if f == nil {
+		return nil
+	}
+	return &dayfly.TerminalSize{Cols: min(max(1, f.Cols), dayfly.TerminalSizeMax), Rows: min(max(1, f.Rows), dayfly.TerminalSizeMax)}
+}
 
 func specRequest(op string, spec dayfly.ProcessSpec, body bool) (request, []string) {
 	params := make([]string, 0, specParams+len(spec.Argv)+2*len(spec.Env))
@@ -75,6 +114,7 @@ func specRequest(op string, spec dayfly.ProcessSpec, body bool) (request, []stri
 	return request{Op: op, Body: body, Spec: &specFields{
 		ID: spec.ID, Argv: len(spec.Argv), Env: len(spec.Env), Timeout: spec.Timeout, Follow: spec.Follow,
 		OpenStdin: spec.OpenStdin, OnDisconnect: string(spec.OnDisconnect), CaptureBytes: spec.CaptureBytes,
+		Name: spec.Name, Terminal: fromSize(spec.Terminal), Restart: string(spec.Restart), Restarts: spec.Restarts,
 	}}, params
 }
 
@@ -91,6 +131,7 @@ func (r request) spec() (dayfly.ProcessSpec, error) {
 	spec := dayfly.ProcessSpec{
 		ID: f.ID, Command: params[0], Cwd: params[1], User: params[2], Timeout: f.Timeout, Follow: f.Follow,
 		OpenStdin: f.OpenStdin, OnDisconnect: dayfly.OnDisconnect(f.OnDisconnect), CaptureBytes: f.CaptureBytes,
+		Name: f.Name, Terminal: f.Terminal.toSize(), Restart: dayfly.Restart(f.Restart), Restarts: f.Restarts,
 	}
 	params = params[specParams:]
 	if f.Argv > 0 {
@@ -114,6 +155,9 @@ type message struct {
 	Exit    *exitFields    `json:"exit,omitempty"`
 	Files   []fileFields   `json:"files,omitempty"`
 	Page    *pageFields    `json:"page,omitempty"` // ends a listing
+	Matches []matchFields  `json:"matches,omitempty"`
+	Found   *foundFields   `json:"found,omitempty"` // ends a search
+	Change  *changeFields  `json:"change,omitempty"`
 }
 
 type errorFields struct {
@@ -132,6 +176,13 @@ type processFields struct {
 	Exit         *exitFields   `json:"exit,omitempty"`
 	StdoutBytes  int64         `json:"stdout_bytes"`
 	StderrBytes  int64         `json:"stderr_bytes"`
+	Name         string        `json:"name,omitempty"`
+	Terminal     *sizeFields   `json:"terminal,omitempty"`
+	Restart      string        `json:"restart,omitempty"`
+	Restarts     int           `json:"restarts,omitempty"`
+	CPU          time.Duration `json:"cpu_ns,omitempty"`
+	MemoryBytes  int64         `json:"memory_bytes,omitempty"`
+	Processes    int           `json:"processes,omitempty"`
 }
 
 type exitFields struct {
@@ -233,6 +284,8 @@ func fromProcess(p dayfly.Process) *processFields {
 	f := &processFields{
 		ID: p.ID, PID: p.PID, Status: string(p.Status), Command: []byte(p.Command), StartedAgo: p.StartedAgo,
 		OnDisconnect: string(p.OnDisconnect), StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes,
+		Name: p.Name, Terminal: fromSize(p.Terminal), Restart: string(p.Restart), Restarts: p.Restarts,
+		CPU: p.CPU, MemoryBytes: p.MemoryBytes, Processes: p.Processes,
 	}
 	if p.Exit != nil {
 		e := fromExit(*p.Exit)
@@ -246,6 +299,8 @@ func (f *processFields) toProcess() dayfly.Process {
 		ID: text(f.ID, commandMax), PID: f.PID, Status: dayfly.ProcessRunning, Command: string(f.Command[:min(len(f.Command), commandMax)]),
 		StartedAgo: max(0, f.StartedAgo), OnDisconnect: dayfly.OnDisconnect(text(f.OnDisconnect, commandMax)),
 		StdoutBytes: max(0, f.StdoutBytes), StderrBytes: max(0, f.StderrBytes),
+		Name: text(f.Name, dayfly.ProcessNameMax), Terminal: f.Terminal.toSize(), Restart: dayfly.Restart(text(f.Restart, commandMax)),
+		Restarts: max(0, f.Restarts), CPU: max(0, f.CPU), MemoryBytes: max(0, f.MemoryBytes), Processes: max(0, f.Processes),
 	}
 	if f.Exit != nil {
 		e := f.Exit.toExit()

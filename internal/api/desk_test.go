@@ -149,7 +149,8 @@ func (*deskImages) Remove(context.Context, string) error { return nil }
 
 // deskMachine is one machine. running and following replace what its commands do, or are nil.
 type deskMachine struct {
-	root *os.Root
+	control.Machine // what no test asks for
+	root            *os.Root
 
 	mu        sync.Mutex
 	procs     map[string]*deskProcess

@@ -127,3 +127,64 @@ func (m *explained) ReadArchive(ctx context.Context, path string) (io.ReadCloser
 func (m *explained) WriteArchive(ctx context.Context, path string, r io.Reader) error {
 	return m.plane.gone(ctx, m.id, m.Machine.WriteArchive(ctx, path, r))
 }
+
+func (m *explained) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error) {
+	proc, err := m.Machine.Launch(ctx, spec, stdin)
+	return proc, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Resize(ctx context.Context, id string, size dayfly.TerminalSize) error {
+	return m.plane.gone(ctx, m.id, m.Machine.Resize(ctx, id, size))
+}
+
+func (m *explained) AwaitPort(ctx context.Context, port int) error {
+	return m.plane.gone(ctx, m.id, m.Machine.AwaitPort(ctx, port))
+}
+
+func (m *explained) Mkdir(ctx context.Context, path string, mode *fs.FileMode, parents bool) (dayfly.FileInfo, error) {
+	info, err := m.Machine.Mkdir(ctx, path, mode, parents)
+	return info, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Move(ctx context.Context, from, to string, overwrite bool) (dayfly.FileInfo, error) {
+	info, err := m.Machine.Move(ctx, from, to, overwrite)
+	return info, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (dayfly.FileInfo, error) {
+	info, err := m.Machine.Chmod(ctx, path, mode, recursive)
+	return info, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Search(ctx context.Context, q dayfly.SearchQuery) (dayfly.SearchResult, error) {
+	res, err := m.Machine.Search(ctx, q)
+	return res, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Find(ctx context.Context, q dayfly.FindQuery) ([]dayfly.FileInfo, bool, error) {
+	entries, truncated, err := m.Machine.Find(ctx, q)
+	return entries, truncated, m.plane.gone(ctx, m.id, err)
+}
+
+func (m *explained) Watch(ctx context.Context, path string, recursive bool) (dayfly.ChangeStream, error) {
+	s, err := m.Machine.Watch(ctx, path, recursive)
+	if err != nil {
+		return nil, m.plane.gone(ctx, m.id, err)
+	}
+	return &explainedChanges{s, ctx, m}, nil
+}
+
+// explainedChanges explains the error that ends a stream of changes.
+type explainedChanges struct {
+	dayfly.ChangeStream
+	ctx context.Context
+	m   *explained
+}
+
+func (s *explainedChanges) Next() (dayfly.FileChange, error) {
+	change, err := s.ChangeStream.Next()
+	if err != nil && err != io.EOF {
+		err = s.m.plane.gone(s.ctx, s.m.id, err)
+	}
+	return change, err
+}

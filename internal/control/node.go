@@ -48,7 +48,8 @@ type Node interface {
 // Ending is how and when a machine ended, as the host saw it.
 type Ending struct {
 	ID     string
-	At     time.Time // zero: nobody saw it
+	At     time.Time     // zero: nobody saw it
+	Boot   time.Duration // the same on this boot's CLOCK_BOOTTIME; 0: reckon it from At
 	Reason dayfly.EndReason
 }
 
@@ -90,6 +91,12 @@ type Processes interface {
 	// Signal sends a signal ("TERM", "KILL", …) to the process's group, or with tree to every descendant; a KILL of the tree
 	// returns once all are dead.
 	Signal(ctx context.Context, id, signal string, tree bool) error
+	// Launch starts a command in the background and returns its record; stdin, at most a request body, is fed to it meanwhile.
+	Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error)
+	// Resize sets the size of a process's terminal and has its program repaint. CodeConflict: it has none.
+	Resize(ctx context.Context, id string, size dayfly.TerminalSize) error
+	// AwaitPort returns once something inside listens on the TCP port; ctx bounds the wait.
+	AwaitPort(ctx context.Context, port int) error
 	// WriteStdin copies r to the process's standard input and closes it afterwards if closeAfter.
 	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
 }
@@ -103,6 +110,14 @@ type Files interface {
 	// Write replaces a file atomically with all of r; mode nil keeps an existing file's or gives 0644.
 	Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error)
 	Remove(ctx context.Context, path string, recursive bool) error
+	// The others are as of agentwire.Machine, and so are the limits of their queries.
+	Mkdir(ctx context.Context, path string, mode *fs.FileMode, parents bool) (dayfly.FileInfo, error)
+	Move(ctx context.Context, from, to string, overwrite bool) (dayfly.FileInfo, error)
+	Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (dayfly.FileInfo, error)
+	Search(ctx context.Context, q dayfly.SearchQuery) (dayfly.SearchResult, error)
+	Find(ctx context.Context, q dayfly.FindQuery) (entries []dayfly.FileInfo, truncated bool, err error)
+	// Watch streams changes below path; the stream must be closed.
+	Watch(ctx context.Context, path string, recursive bool) (dayfly.ChangeStream, error)
 	// ReadArchive streams a plain tar of a tree; the reader must be closed.
 	ReadArchive(ctx context.Context, path string) (io.ReadCloser, error)
 	// WriteArchive unpacks a tar (plain or gzip) into path.

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"io"
-	"io/fs"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
@@ -177,70 +176,37 @@ func (b *Box) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter
 	return b.explain(agent.WriteStdin(ctx, id, r, closeAfter))
 }
 
-// Stat implements control.Machine.
-func (b *Box) Stat(ctx context.Context, path string) (dayfly.FileInfo, error) {
-	agent, err := b.session(ctx)
+// Launch implements control.Machine.
+func (b *Box) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error) {
+	feed, closeAfter := stdin != nil, !spec.OpenStdin
+	spec.OpenStdin = spec.OpenStdin || feed
+	s, proc, err := b.Start(ctx, spec, nil)
 	if err != nil {
-		return dayfly.FileInfo{}, err
+		return proc, err
 	}
-	info, err := agent.Stat(ctx, path)
-	return info, b.explain(err)
+	if feed {
+		b.m.background(func() {
+			_ = b.WriteStdin(b.m.life, spec.ID, stdin, closeAfter) // a command that does not read its input is no error of the start
+		})
+	}
+	_ = s.Close()
+	return proc, nil
 }
 
-// List implements control.Machine.
-func (b *Box) List(ctx context.Context, q dayfly.ListQuery) ([]dayfly.FileInfo, string, error) {
-	agent, err := b.session(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	entries, next, err := agent.List(ctx, q)
-	return entries, next, b.explain(err)
-}
-
-// Read implements control.Machine.
-func (b *Box) Read(ctx context.Context, path string, r dayfly.FileRange) (dayfly.FileInfo, io.ReadCloser, error) {
-	agent, err := b.session(ctx)
-	if err != nil {
-		return dayfly.FileInfo{}, nil, err
-	}
-	info, body, err := agent.Read(ctx, path, r)
-	return info, body, b.explain(err)
-}
-
-// Write implements control.Machine.
-func (b *Box) Write(ctx context.Context, path string, mode *fs.FileMode, r io.Reader) (dayfly.FileInfo, error) {
-	agent, err := b.session(ctx)
-	if err != nil {
-		return dayfly.FileInfo{}, err
-	}
-	info, err := agent.Write(ctx, path, mode, r)
-	return info, b.explain(err)
-}
-
-// Remove implements control.Machine.
-func (b *Box) Remove(ctx context.Context, path string, recursive bool) error {
+// Resize implements control.Machine.
+func (b *Box) Resize(ctx context.Context, id string, size dayfly.TerminalSize) error {
 	agent, err := b.session(ctx)
 	if err != nil {
 		return err
 	}
-	return b.explain(agent.Remove(ctx, path, recursive))
+	return b.explain(agent.Resize(ctx, id, size))
 }
 
-// ReadArchive implements control.Machine.
-func (b *Box) ReadArchive(ctx context.Context, path string) (io.ReadCloser, error) {
-	agent, err := b.session(ctx)
-	if err != nil {
-		return nil, err
-	}
-	body, err := agent.ReadArchive(ctx, path)
-	return body, b.explain(err)
-}
-
-// WriteArchive implements control.Machine.
-func (b *Box) WriteArchive(ctx context.Context, path string, r io.Reader) error {
+// AwaitPort implements control.Machine.
+func (b *Box) AwaitPort(ctx context.Context, port int) error {
 	agent, err := b.session(ctx)
 	if err != nil {
 		return err
 	}
-	return b.explain(agent.WriteArchive(ctx, path, r))
+	return b.explain(agent.AwaitPort(ctx, port))
 }
