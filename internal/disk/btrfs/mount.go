@@ -77,11 +77,7 @@ func unescape(s string) string {
 
 // mountDevice mounts the device on dir, so that nothing mounted below spreads to other mount namespaces.
 func mountDevice(device, dir string, discard bool) error {
-	options := "nodiscard"
-	if discard {
-		options = "discard=async"
-	}
-	err := unix.Mount(device, dir, "btrfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, options)
+	err := unix.Mount(device, dir, "btrfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, discardOption(discard))
 	if errors.Is(err, unix.EINVAL) && discard { // a device that cannot discard
 		err = unix.Mount(device, dir, "btrfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "")
 	}
@@ -92,6 +88,13 @@ func mountDevice(device, dir string, discard bool) error {
 		return errors.Join(fmt.Errorf("make %s private: %w", dir, err), unix.Unmount(dir, unix.MNT_DETACH))
 	}
 	return nil
+}
+
+func discardOption(on bool) string {
+	if on {
+		return "discard=async"
+	}
+	return "nodiscard"
 }
 
 // isBtrfs tells whether dir is on btrfs.

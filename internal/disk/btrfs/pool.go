@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,8 @@ type Pool struct {
 	stop   context.CancelFunc
 	done   chan struct{} // closed when the reclaimer has ended
 	closed sync.Once
+
+	unsettled atomic.Bool // subvolumes were unlinked, and no commit began since the kernel cleaned them
 
 	mu    sync.Mutex
 	stale map[uint64]struct{} // subvolumes that were unlinked and whose accounting may still be there

@@ -14,8 +14,10 @@ import (
 
 const (
 	commitEvery = 1500 * time.Millisecond // commits disturb those who create, so there are no more
+	commitLow   = 300 * time.Millisecond  // the same when room is short: those who create wait for it
 	commitSoon  = 100 * time.Millisecond  // gathers removals before a commit after a quiet time
 	commitTries = 60                      // commits for one round of removals; after that the kernel's own pace must do
+	lowShare    = 8                       // room is short when less than one part in so many is free
 )
 
 // start runs the reclaimer. It sleeps until a removal wakes it.
@@ -43,27 +45,73 @@ func (p *Pool) wake() {
 	}
 }
 
-// reclaim destroys removed disks and begins commits until their space is back, because only after a commit does the kernel
-// take up its cleaning, which otherwise would wait for half a minute and longer.
+// reclaim destroys removed disks and begins commits until their space is back: only after a commit does the kernel take up its
+// cleaning, and only after another one is what it cleaned free. By itself it would wait half a minute for each.
 func (p *Pool) reclaim(ctx context.Context, last time.Time) time.Time {
+	held := false
+	defer func() {
+		if held {
+			p.setDiscard(true)
+		}
+	}()
 	for range commitTries { // what is still open or being written holds its subvolume for some rounds
 		p.emptyTrash(ctx)
-		if pause(ctx, max(commitSoon, commitEvery-time.Since(last))) != nil {
+		if pause(ctx, max(commitSoon, p.pace()-time.Since(last))) != nil {
 			return last
 		}
-		left, err := p.commit()
+		more, err := p.unfinished()
+		if err == nil && !more {
+			p.sweepQgroups(ctx)
+			p.giveBack()
+			return last
+		}
+		if !held && p.discard && !p.hosted && p.starved() {
+			held = p.setDiscard(false)
+		}
+		if err == nil {
+			err = p.commit()
+		}
 		last = time.Now()
 		if err != nil {
 			p.log.Warn("begin a commit of the disk pool", "error", err)
 			return last
 		}
 		p.sweepQgroups(ctx)
-		if left == 0 {
-			p.giveBack()
-			return last
-		}
 	}
 	return last
+}
+
+// pace is the time between two commits.
+func (p *Pool) pace() time.Duration {
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(p.trash.Fd()), &st) == nil && st.Bavail < st.Blocks/lowShare {
+		return commitLow
+	}
+	return commitEvery
+}
+
+// unfinished tells whether subvolumes wait to be cleaned, or freed room waits to be usable.
+func (p *Pool) unfinished() (bool, error) {
+	dead, err := deadSubvolumes(int(p.trash.Fd()))
+	if err != nil {
+		return false, err
+	}
+	if len(dead) > 0 {
+		p.unsettled.Store(true)
+		return true, nil
+	}
+	return p.unsettled.Swap(false) || p.starved(), nil
+}
+
+// setDiscard switches the kernel's asynchronous discard, which keeps the room that it is at from being used for ten seconds: too
+// long in a full pool. What is freed meanwhile is left to giveBack. It tells whether that worked.
+func (p *Pool) setDiscard(on bool) bool {
+	const flags = unix.MS_REMOUNT | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	err := unix.Mount("", p.dir, "", flags, discardOption(on))
+	if err != nil {
+		p.log.Warn("switch the disk pool's asynchronous discard", "on", on, "error", err)
+	}
+	return err == nil
 }
 
 // giveBack gives all free room back to the host's file, if that is wanted. The kernel's own asynchronous discard leaves out
@@ -102,26 +150,15 @@ func (p *Pool) emptyTrash(ctx context.Context) {
 	}
 }
 
-// commit begins a commit if subvolumes wait to be cleaned or freed room waits to be usable, and tells how many.
-func (p *Pool) commit() (int, error) {
+// commit begins a commit and does not wait for its end.
+func (p *Pool) commit() error {
 	fd := int(p.trash.Fd())
-	dead, err := deadSubvolumes(fd)
-	if err != nil {
-		return 0, err
-	}
-	left := len(dead)
-	if left == 0 && p.starved() {
-		left = 1
-	}
-	if left == 0 {
-		return 0, nil
-	}
 	// Without a running transaction nothing would be committed and the cleaner not woken, so begin one.
 	now := unix.NsecToTimeval(time.Now().UnixNano())
-	if err := unix.Futimes(fd, []unix.Timeval{now, now}); err != nil {
-		return left, err
+	if err := unix.Futimes(fd, []unix.Timeval{now, now}); err != nil && !errors.Is(err, unix.ENOSPC) { // full: one is running
+		return err
 	}
-	return left, startSync(fd)
+	return startSync(fd)
 }
 
 // starved tells that the pool was full and the kernel has not yet made the room that was freed since usable.

@@ -86,4 +86,5 @@ func (p *Pool) unlinked(id uint64) {
 	p.mu.Lock()
 	p.stale[id] = struct{}{}
 	p.mu.Unlock()
+	p.unsettled.Store(true)
 }
