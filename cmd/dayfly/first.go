@@ -17,21 +17,26 @@ import (
 	"dayfly.dev/dayfly/internal/image"
 )
 
-// ensureKey makes the first admin key, or another one when asked to, and writes it to admin.key.
+// ensureKey makes the first admin key, or another one when asked to, and writes it to admin.key. Its new file is there before
+// the key: a start that finds it knows that an earlier one was cut off, maybe with a key on record whose secret nobody has.
 func ensureKey(ctx context.Context, cfg config, store dayfly.Store, plane *control.Plane) error {
 	keys, err := store.Keys(ctx, "")
 	if err != nil {
 		return err
 	}
-	if len(keys) > 0 && !cfg.newAdminKey {
+	path := filepath.Join(cfg.Data, adminKeyFile)
+	_, err = os.Lstat(path + ".new")
+	if cutOff := err == nil; len(keys) > 0 && !cfg.newAdminKey && !cutOff {
 		return nil
+	}
+	if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
+		return fmt.Errorf("write the admin key: %w", err)
 	}
 	issued, err := plane.IssueAdminKey(ctx)
 	if err != nil {
 		return fmt.Errorf("make the admin key: %w", err)
 	}
 	failpoint.Hit("first.key.issued")
-	path := filepath.Join(cfg.Data, adminKeyFile)
 	if err := os.WriteFile(path+".new", []byte(issued.Secret+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the admin key: %w", err)
 	}

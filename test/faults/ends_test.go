@@ -2,7 +2,9 @@ package faults_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +89,7 @@ const signEvery = 2 * time.Second
 // unseen is how long nobody is there to see what happens.
 const unseen = 1500 * time.Millisecond
 
+// TestACrashThatNobodySawIsNotBilledUpToTheRestart is bug 31: the record closes at the last proof of life.
 func TestACrashThatNobodySawIsNotBilledUpToTheRestart(t *testing.T) {
 	w := newWorld(t)
 	b := w.one(t, 60)
@@ -118,7 +121,54 @@ func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
 			if r := w.settledEnd(t, b); r.EndReason != "requested" {
 				t.Errorf("end reason %s", r.EndReason)
 			}
+			if settled, err := (&deleteOp{b}).run(w); !settled || err != nil {
+				t.Errorf("bug 106: a delete after the cut-off one: %v", err)
+			}
+			w.agrees(t) // bug 106: nothing of it remains
 		})
+	}
+}
+
+// TestBug114AReaperThatACrashCutOffIsFinishedByTheNext kills the server between two kinds of things that a lease's end removes.
+func TestBug114AReaperThatACrashCutOffIsFinishedByTheNext(t *testing.T) {
+	for _, point := range []string{"node.destroy.network", "node.destroy.disk", "node.destroy.rundir"} {
+		t.Run(point, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.one(t, 5)
+			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
+			pause(time.Until(b.lo))
+			w.crashed(t)
+			w.disarm()
+			restart(t, w.s)
+			if r := w.settledEnd(t, b); r.EndReason != "lease_expired" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+			w.agrees(t)
+		})
+	}
+}
+
+func TestAFirstStartThatACrashCutOffStillGivesAKey(t *testing.T) {
+	s, points := start(t)
+	if out := s.Dayfly(t.Context(), "down", "--destroy", "--purge"); out.Code != 0 { // back to before the first start
+		t.Fatalf("down: exit %d: %s", out.Code, out.Stderr)
+	}
+	if err := errors.Join(os.MkdirAll(s.Data, 0o700), os.WriteFile(points, []byte("first.key.issued=kill,1\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Up(t.Context()); err == nil {
+		t.Fatal("the first start did not come past the point")
+	}
+	restart(t, s)
+	key, err := s.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := (client{s, key}).do("GET", "/v1/keys", "", nil); a.status != 200 {
+		t.Errorf("the key in admin.key: %s", a)
+	}
+	if _, err := os.Stat(filepath.Join(s.Data, "admin.key.new")); !os.IsNotExist(err) {
+		t.Errorf("admin.key.new is left (%v)", err)
 	}
 }
 
