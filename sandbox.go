@@ -124,11 +124,29 @@ type Sandbox struct {
 	EnvNames []string  // sorted
 }
 
-// SandboxTimes are wall-clock stamps for people and bills. Zero means not yet.
+// SandboxTimes are wall-clock stamps for people, and the same moments on the clock of the lease, for bills. Zero means not yet.
 type SandboxTimes struct {
 	CreatedAt time.Time
 	ReadyAt   time.Time
 	EndedAt   time.Time // while it is deleting: when that was asked for
+
+	ReadyBoot time.Duration // CLOCK_BOOTTIME of the lease's boot
+	EndedBoot time.Duration
+}
+
+// StampReady stamps the moment at which the sandbox first accepted commands.
+func (s *Sandbox) StampReady(now Instant) {
+	s.Times.ReadyAt, s.Times.ReadyBoot = now.Wall.UTC(), now.Boot
+}
+
+// StampEnded stamps the sandbox's end. at is by the clocks of the lease's boot; one of another boot tells the time by its wall
+// clock only, and then no more is billed than the lease granted.
+func (s *Sandbox) StampEnded(at Instant) {
+	t := &s.Times
+	t.EndedAt, t.EndedBoot = at.Wall.UTC(), at.Boot
+	if at.BootID != s.Lease.BootID {
+		t.EndedBoot = min(t.ReadyBoot+max(0, t.EndedAt.Sub(t.ReadyAt)), max(t.ReadyBoot, s.Lease.Deadline))
+	}
 }
 
 // Clone returns a deep copy, so that a caller may change it freely.
@@ -139,14 +157,14 @@ func (s Sandbox) Clone() Sandbox {
 	return s
 }
 
-// Billed is the billable life of the sandbox at now: from ready to ended, wall clock, to the second, provisioning free.
-func (s Sandbox) Billed(now time.Time) time.Duration {
+// Billed is the billable life of the sandbox at now: from ready to ended, to the second, provisioning free. No step of the wall
+// clock changes it.
+func (s Sandbox) Billed(now Instant) time.Duration {
 	if s.Times.ReadyAt.IsZero() {
 		return 0
 	}
-	end := now
-	if !s.Times.EndedAt.IsZero() {
-		end = s.Times.EndedAt
+	if s.Times.EndedAt.IsZero() {
+		s.StampEnded(now)
 	}
-	return max(0, end.Sub(s.Times.ReadyAt)).Truncate(time.Second)
+	return max(0, s.Times.EndedBoot-s.Times.ReadyBoot).Truncate(time.Second)
 }

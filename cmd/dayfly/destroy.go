@@ -180,7 +180,8 @@ func (d *destroyer) record(ctx context.Context) {
 	}
 	defer db.Close()
 	live, err := db.LiveSandboxes(ctx)
-	if err != nil {
+	host, clockErr := clock.NewHost()
+	if err := errors.Join(err, clockErr); err != nil {
 		fmt.Fprintf(d.say, "the ends could not be recorded: %v\n", err)
 		return
 	}
@@ -188,7 +189,8 @@ func (d *destroyer) record(ctx context.Context) {
 		if sb.End == "" {
 			sb.End = dayfly.EndShutdown
 		}
-		sb.Wanted, sb.Status, sb.Times.EndedAt = dayfly.StatusDeleted, sb.End.Status(), time.Now().UTC()
+		sb.Wanted, sb.Status = dayfly.StatusDeleted, sb.End.Status()
+		sb.StampEnded(host.Now())
 		if _, err := db.MoveSandbox(ctx, sb); err != nil {
 			fmt.Fprintf(d.say, "the end of %s could not be recorded: %v\n", sb.ID, err)
 		}

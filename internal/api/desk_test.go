@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type deskNode struct {
 	dir     string
 	host    clock.Host
+	stepped atomic.Int64 // what the wall clock was set forward by, in nanoseconds
 	endings chan control.Ending
 
 	mu       sync.Mutex
@@ -41,7 +43,11 @@ func newDeskNode(t *testing.T) *deskNode {
 
 func (n *deskNode) ID() string { return "no00000000000000000000" }
 
-func (n *deskNode) Now() dayfly.Instant { return n.host.Now() }
+func (n *deskNode) Now() dayfly.Instant {
+	now := n.host.Now()
+	now.Wall = now.Wall.Add(time.Duration(n.stepped.Load()))
+	return now
+}
 
 func (n *deskNode) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
 	if asked != dayfly.IsolationAuto && asked != dayfly.IsolationFake {
@@ -96,7 +102,7 @@ func (n *deskNode) Destroy(_ context.Context, id string) (control.Ending, error)
 		_ = m.root.Close()
 		delete(n.machines, id)
 	}
-	return control.Ending{ID: id, At: time.Now(), Reason: dayfly.EndRequested}, os.RemoveAll(filepath.Join(n.dir, id))
+	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndRequested}, os.RemoveAll(filepath.Join(n.dir, id))
 }
 
 func (n *deskNode) Machine(_ context.Context, id string) (control.Machine, error) {

@@ -52,9 +52,9 @@ func showSandboxAt(sb dayfly.Sandbox, now dayfly.Instant) sandboxJSON {
 		Image: sb.Spec.Image, Isolation: sb.Driver, Node: orNull(sb.Node),
 		Labels: sb.Labels, EnvNames: sb.EnvNames, Name: orNull(sb.Name),
 		CreatedAt: stamp(sb.Times.CreatedAt), ReadyAt: stampOrNull(sb.Times.ReadyAt),
-		ExpiresAt: stamp(expires), RemainingMS: remaining.Milliseconds(), CeilingAt: stamp(ceiling(sb)),
+		ExpiresAt: stamp(expires), RemainingMS: remaining.Milliseconds(), CeilingAt: stamp(ceiling(sb, now)),
 		EndReason:     orNull(string(sb.End)),
-		BilledSeconds: int64(sb.Billed(now.Wall) / time.Second),
+		BilledSeconds: int64(sb.Billed(now) / time.Second),
 		URLs:          map[string]string{},
 	}
 	if sb.Status.Ended() { // before, it is a guess
@@ -85,14 +85,20 @@ func expiry(sb dayfly.Sandbox, now dayfly.Instant) (time.Time, time.Duration) {
 		return sb.Times.CreatedAt.Add(sb.Lease.Granted()), 0
 	}
 	at := now.Wall.Add(remaining)
-	if top := ceiling(sb); sb.Lease.Deadline == sb.Lease.Ceiling && at.Sub(top).Abs() < clockJitter {
+	if top := ceiling(sb, now); sb.Lease.Deadline == sb.Lease.Ceiling && at.Sub(top).Abs() < clockJitter {
 		at = top // so that "at the ceiling" is seen as equal
 	}
 	return at, remaining
 }
 
-func ceiling(sb dayfly.Sandbox) time.Time {
-	return sb.Times.CreatedAt.Add(sb.Lease.Ceiling - sb.Lease.Born)
+// ceiling is beyond what no extend moves the lease. The wall clock may have been set since the sandbox was made; as long as that
+// matters, the time is told by the clock of now.
+func ceiling(sb dayfly.Sandbox, now dayfly.Instant) time.Time {
+	at := sb.Times.CreatedAt.Add(sb.Lease.Ceiling - sb.Lease.Born)
+	if top := now.WallAt(sb.Lease.Ceiling); !sb.Status.Ended() && sb.Lease.BootID == now.BootID && top.Sub(at).Abs() >= clockJitter {
+		return top
+	}
+	return at
 }
 
 // stampLayout is RFC 3339 with milliseconds.

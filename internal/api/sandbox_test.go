@@ -46,6 +46,47 @@ func TestSandboxLife(t *testing.T) {
 	b.get(path).ok(t, 200)
 }
 
+// TestWallClockSteps: what is told of a lease is told by the clock of the answer; what remains and what is billed never jumps.
+func TestWallClockSteps(t *testing.T) {
+	for name, by := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, nil)
+			made := b.json("POST", "/v1/sandboxes", `{"timeout_minutes":20}`).ok(t, 201).json(t)
+			path := "/v1/sandboxes/" + made["id"].(string)
+			b.node.stepped.Add(int64(by))
+			got := b.get(path).ok(t, 200).json(t)
+			for _, field := range []string{"expires_at", "ceiling_at"} {
+				if moved := when(t, got, field).Sub(when(t, made, field)) - by; moved.Abs() > time.Second {
+					t.Errorf("%s is %v, was %v", field, got[field], made[field])
+				}
+			}
+			if left := time.Duration(got["remaining_ms"].(float64)) * time.Millisecond; left > 20*time.Minute || left < 18*time.Minute {
+				t.Errorf("%s remain", left)
+			}
+			if got["created_at"] != made["created_at"] || got["ready_at"] != made["ready_at"] || got["billed_seconds"].(float64) > 60 {
+				t.Errorf("after the step: %v", got)
+			}
+			b.json("POST", path+"/extend", `{"additional_minutes":1440}`).ok(t, 200)
+			if got := b.get(path).ok(t, 200).json(t); got["expires_at"] != got["ceiling_at"] {
+				t.Errorf("at the ceiling: %v", got)
+			}
+			ended := b.send("DELETE", path, nil).ok(t, 200).json(t)
+			if ended["billed_seconds"].(float64) > 60 || when(t, ended, "ended_at").Sub(time.Now().Add(by)).Abs() > time.Minute {
+				t.Errorf("after the end: %v", ended)
+			}
+		})
+	}
+}
+
+func when(t *testing.T, sb map[string]any, field string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, sb[field].(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
 func TestCreateIsStrict(t *testing.T) {
 	b := newBed(t, nil)
 	long := strings.Repeat("x", 300)

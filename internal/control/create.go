@@ -236,7 +236,8 @@ func (p *Plane) start(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image) e
 		if sb.Status != dayfly.StatusProvisioning {
 			return false
 		}
-		sb.Status, sb.Times.ReadyAt = dayfly.StatusRunning, now.Wall.UTC()
+		sb.Status = dayfly.StatusRunning
+		sb.StampReady(now)
 		return true
 	})
 	if err != nil {
@@ -281,7 +282,7 @@ func (p *Plane) abandon(id string) {
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusFailed, dayfly.EndStartupFailed
-		sb.Times.EndedAt = now.Wall.UTC()
+		sb.StampEnded(now)
 		return true
 	})
 	if err != nil {

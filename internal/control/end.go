@@ -50,7 +50,7 @@ func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*endin
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, reason
-		sb.Times.EndedAt = now.Wall.UTC() // until the host tells; what crashes in between is not billed beyond this
+		sb.StampEnded(now) // until the host tells; what crashes in between is not billed beyond this
 		return true
 	})
 	if err != nil {
@@ -154,11 +154,10 @@ func (p *Plane) closeRecord(ended Ending) error {
 		}
 		sb.End = cmp.Or(sb.End, ended.Reason, dayfly.EndCrashed)
 		sb.Wanted, sb.Status = dayfly.StatusDeleted, sb.End.Status()
-		switch at := ended.At.UTC(); {
-		case !ended.At.IsZero() && !at.Before(sb.Times.CreatedAt):
-			sb.Times.EndedAt = at
-		case sb.Times.EndedAt.IsZero(): // else it is when the end was asked for
-			sb.Times.EndedAt = now.Wall.UTC()
+		if at, known := ended.seen(now, *sb); known {
+			sb.StampEnded(at)
+		} else if sb.Times.EndedAt.IsZero() { // else it is when the end was asked for
+			sb.StampEnded(now)
 		}
 		return true
 	})
@@ -170,6 +169,21 @@ func (p *Plane) closeRecord(ended Ending) error {
 		p.metered(sb, p.node.Now())
 	}
 	return nil
+}
+
+// seen is when the host saw a sandbox end; known is false when it did not, or tells a time before the sandbox was made.
+func (e Ending) seen(now dayfly.Instant, sb dayfly.Sandbox) (at dayfly.Instant, known bool) {
+	if e.At.IsZero() {
+		return at, false
+	}
+	at = dayfly.Instant{Wall: e.At, Boot: e.Boot, BootID: now.BootID}
+	if sb.Lease.BootID != now.BootID { // it ended with its boot, so the wall clock is all there is
+		return at, !e.At.Before(sb.Times.CreatedAt)
+	}
+	if e.Boot == 0 {
+		at.Boot = now.Boot + e.At.Sub(now.Wall)
+	}
+	return at, at.Boot >= sb.Lease.Born
 }
 
 // watchEndings closes the records of machines that ended by themselves and has the node remove what is left of them.

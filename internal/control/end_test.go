@@ -233,8 +233,8 @@ func TestEndings(t *testing.T) {
 				want = dayfly.EndCrashed
 			}
 			got := b.wantEnd(sb.ID, status, want)
-			if !got.Times.EndedAt.Equal(at) || got.Billed(time.Now()) != time.Minute {
-				t.Errorf("ended at %s, want the host's %s; billed %s", got.Times.EndedAt, at, got.Billed(time.Now()))
+			if !got.Times.EndedAt.Equal(at) || got.Billed(b.plane.Now()) != time.Minute {
+				t.Errorf("ended at %s, want the host's %s; billed %s", got.Times.EndedAt, at, got.Billed(b.plane.Now()))
 			}
 			if b.node.destroyed(sb.ID) != 1 {
 				t.Error("what is left of it was not removed")

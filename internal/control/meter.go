@@ -53,7 +53,7 @@ func (p *Plane) since(begun dayfly.Instant) time.Duration { return p.node.Now().
 func (p *Plane) metered(sb dayfly.Sandbox, now dayfly.Instant) {
 	p.meter.Ended(sb.End)
 	if sb.End == dayfly.EndLeaseExpired && sb.Lease.BootID == now.BootID {
-		p.meter.LeaseEnded(max(0, sb.Times.EndedAt.Sub(now.WallAt(sb.Lease.Deadline))))
+		p.meter.LeaseEnded(max(0, sb.Times.EndedBoot-sb.Lease.Deadline))
 	}
 }
 

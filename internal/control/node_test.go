@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -18,6 +20,8 @@ const bootTest = "11111111-2222-3333-4444-555555555555"
 type mapNode struct {
 	born    time.Time
 	endings chan control.Ending
+	stepped atomic.Int64 // what the wall clock was set forward by, in nanoseconds
+	reboots atomic.Int64 // of the host
 
 	mu       sync.Mutex
 	machines map[string]*mapMachine
@@ -57,7 +61,11 @@ func pick[F any](n *mapNode, hook *F) F {
 func (n *mapNode) ID() string { return "no00000000000000000000" }
 
 func (n *mapNode) Now() dayfly.Instant {
-	return dayfly.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(n.born), BootID: bootTest}
+	now := dayfly.Instant{Wall: time.Now().Add(time.Duration(n.stepped.Load())), Boot: time.Hour + time.Since(n.born), BootID: bootTest}
+	if boots := n.reboots.Load(); boots > 0 {
+		now.BootID += strconv.FormatInt(boots, 10)
+	}
+	return now
 }
 
 func (n *mapNode) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
@@ -135,7 +143,7 @@ func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.machines, id)
-	return control.Ending{ID: id, At: time.Now(), Reason: dayfly.EndCrashed}, nil
+	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, nil
 }
 
 func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error) {

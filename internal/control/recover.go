@@ -63,7 +63,8 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 			return false
 		}
 		if rec.Status == dayfly.StatusProvisioning {
-			rec.Status, rec.Times.ReadyAt = dayfly.StatusRunning, now.Wall.UTC()
+			rec.Status = dayfly.StatusRunning
+			rec.StampReady(now)
 		}
 		rec.Lease, rec.Driver = sb.Lease, sb.Driver
 		return true

@@ -217,12 +217,11 @@ func (m *Manager) endingUnder(id string, lease dayfly.Lease) control.Ending {
 	if e.Reason != dayfly.EndCrashed || !lease.Due(now) || lease.BootID != now.BootID {
 		return e
 	}
-	deadline := now.WallAt(lease.Deadline)
-	if known && e.At.Before(deadline) {
+	if known && e.Boot < lease.Deadline {
 		return e
 	}
 	if !known {
-		e.At = deadline
+		e.At, e.Boot = now.WallAt(lease.Deadline), lease.Deadline
 	}
 	e.Reason = dayfly.EndLeaseExpired
 	return e
@@ -231,7 +230,7 @@ func (m *Manager) endingUnder(id string, lease dayfly.Lease) control.Ending {
 // ending reads how a machine ended from what the enforcers wrote down, else it ended now by itself. known tells which.
 func (m *Manager) ending(id string) (e control.Ending, known bool) {
 	now := m.Now()
-	e = control.Ending{ID: id, At: now.Wall, Reason: dayfly.EndCrashed}
+	e = control.Ending{ID: id, At: now.Wall, Boot: now.Boot, Reason: dayfly.EndCrashed}
 	end, ok, err := m.opt.Leases.Ended(id)
 	if err != nil {
 		m.opt.Log.Warn("read end record", "sandbox", id, "error", err)
@@ -243,7 +242,7 @@ func (m *Manager) ending(id string) (e control.Ending, known bool) {
 		e.Reason = dayfly.EndLeaseExpired
 	}
 	if end.BootID == now.BootID {
-		e.At = now.WallAt(end.Boot)
+		e.At, e.Boot = now.WallAt(end.Boot), end.Boot
 	}
 	return e, true
 }

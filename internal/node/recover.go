@@ -140,7 +140,7 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 type verdict struct {
 	alive bool             // it lives, under a valid lease
 	why   dayfly.EndReason // else why it is ended or did end, or empty: nobody here knows
-	at    time.Time        // when, or zero: now
+	at    time.Duration    // when, by this boot's clock, or 0: now
 }
 
 // recoverOne takes hold of a machine if it lives under a valid lease. rec is its record, or the zero value.
@@ -151,7 +151,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	case dayfly.ErrorCode(leaseErr) == dayfly.CodeNotFound:
 		return dayfly.Sandbox{}, verdict{why: dayfly.EndReconciled}, nil
 	case leaseErr == nil && lease.Due(now):
-		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, at: now.WallAt(lease.Deadline)}, nil
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, at: lease.Deadline}, nil
 	}
 	st, err := m.readState(id)
 	switch {
@@ -179,7 +179,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	sb := b.state().Sandbox
 	sb.Status, sb.Wanted, sb.Driver = dayfly.StatusRunning, dayfly.StatusRunning, st.Driver
 	if sb.Times.ReadyAt.IsZero() {
-		sb.Times.ReadyAt = sb.Times.CreatedAt
+		sb.Times.ReadyAt, sb.Times.ReadyBoot = sb.Times.CreatedAt, lease.Born
 	}
 	return sb, verdict{alive: true}, nil
 }
@@ -227,7 +227,7 @@ func (m *Manager) lastKnown(id string, st state, rec dayfly.Sandbox, cause error
 // lost tells how a recorded sandbox that no longer runs, or shall not, ended.
 func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 	now := m.Now()
-	e := control.Ending{ID: rec.ID, At: now.Wall}
+	e := control.Ending{ID: rec.ID, At: now.Wall, Boot: now.Boot}
 	if rec.Status == dayfly.StatusProvisioning {
 		e.Reason = dayfly.EndStartupFailed
 		return e
@@ -235,12 +235,12 @@ func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 	if rec.Lease.BootID != now.BootID {
 		e.Reason = dayfly.EndHostLost
 		if at, ok := m.opt.Leases.LastSeen(); ok {
-			e.At = at
+			e.At, e.Boot = at, 0 // of no clock of this boot
 		}
 		return e
 	}
 	if seen, ok := m.ending(rec.ID); ok {
-		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && !seen.At.Before(now.WallAt(rec.Lease.Deadline)) {
+		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && seen.Boot >= rec.Lease.Deadline {
 			seen.Reason = dayfly.EndLeaseExpired // by the agent's clock, which knew nothing of an extend that was never answered
 		}
 		return seen
@@ -252,28 +252,22 @@ func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 // the earliest possible one, so that nobody is billed for a time in which nothing ran.
 func (m *Manager) unseen(rec dayfly.Sandbox, v verdict) control.Ending {
 	now := m.Now()
-	e := control.Ending{ID: rec.ID, At: now.Wall, Reason: v.why}
+	e := control.Ending{ID: rec.ID, At: now.Wall, Boot: now.Boot, Reason: v.why}
 	switch {
 	case rec.Status == dayfly.StatusDeleting: // it has its reason, and the time when it was asked for
-		e.At = time.Time{}
+		e.At, e.Boot = time.Time{}, 0
 	case rec.Lease.Due(now): // what its account was promised; a later lease file is an extend that was never answered
-		e.Reason, e.At = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline)
-	case !v.at.IsZero():
-		e.At = v.at
+		e.Reason, e.At, e.Boot = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline), rec.Lease.Deadline
+	case v.at != 0:
+		e.At, e.Boot = now.WallAt(v.at), v.at
 	case v.why == "":
 		e.Reason = dayfly.EndCrashed
 		if since, ok := m.opt.Leases.Unwatched(); ok {
-			e.At = later(since, rec.Times.ReadyAt)
+			e.Boot = max(now.Boot+since.Sub(now.Wall), rec.Times.ReadyBoot)
+			e.At = now.WallAt(e.Boot)
 		}
 	}
 	return e
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // clearDead removes what a machine without a valid lease left, and the machine itself, unless it turns out to be owned.

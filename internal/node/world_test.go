@@ -278,6 +278,7 @@ func names(dir string) ([]string, error) {
 type stepClock struct {
 	mu     sync.Mutex
 	boot   time.Duration
+	wall   time.Duration // what the wall clock was set forward by
 	bootID string
 }
 
@@ -286,13 +287,20 @@ var wallTest = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func (c *stepClock) Now() dayfly.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return dayfly.Instant{Wall: wallTest.Add(c.boot), Boot: c.boot, BootID: c.bootID}
+	return dayfly.Instant{Wall: wallTest.Add(c.boot + c.wall), Boot: c.boot, BootID: c.bootID}
 }
 
 func (c *stepClock) step(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.boot += d
+}
+
+// setWall sets the wall clock forward.
+func (c *stepClock) setWall(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wall += by
 }
 
 func (c *stepClock) reboot() {

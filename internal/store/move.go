@@ -11,7 +11,7 @@ import (
 
 const (
 	sqlMove = "UPDATE sandboxes SET rev = $2, wanted = $3, status = $4, driver = $5, node = $6, lease_boot = $7, lease_born = $8, " +
-		"lease_deadline = $9, lease_ceiling = $10, created_at = $11, ready_at = $12, ended_at = $13, end_reason = $14 WHERE id = $1"
+		"lease_deadline = $9, lease_ceiling = $10, created_at = $11, ready_at = $12, ended_at = $13, end_reason = $14, ready_boot = $15, ended_boot = $16 WHERE id = $1"
 	sqlRenew     = "UPDATE sandboxes SET rev = $2, lease_deadline = $3 WHERE id = $1"
 	sqlRelabel   = "UPDATE sandboxes SET rev = $2, name = $3, labels = $4 WHERE id = $1"
 	sqlAddLabel  = "INSERT INTO sandbox_labels (account, label, value, status, created_at, sandbox) VALUES ($1, $2, $3, $4, $5, $6)"
@@ -58,7 +58,8 @@ func (db *DB) MoveSandbox(ctx context.Context, sb dayfly.Sandbox) (dayfly.Sandbo
 func (t tx) storeMove(was, now dayfly.Sandbox) error {
 	_, err := t.exec(sqlMove, now.ID, now.Rev, string(now.Wanted), string(now.Status), string(now.Driver), now.Node,
 		now.Lease.BootID, int64(now.Lease.Born), int64(now.Lease.Deadline), int64(now.Lease.Ceiling),
-		micros(now.Times.CreatedAt), micros(now.Times.ReadyAt), micros(now.Times.EndedAt), string(now.End))
+		micros(now.Times.CreatedAt), micros(now.Times.ReadyAt), micros(now.Times.EndedAt), string(now.End),
+		int64(now.Times.ReadyBoot), int64(now.Times.EndedBoot))
 	if err != nil {
 		return fmt.Errorf("move the sandbox: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // sandboxColumns is every column of a sandbox, in the order of sandboxArgs and scanSandbox.
 const sandboxColumns = "id, account, rev, name, status, wanted, node, driver, end_reason, image, image_id, spec, labels, env_names, " +
-	"lease_boot, lease_born, lease_deadline, lease_ceiling, created_at, ready_at, ended_at"
+	"lease_boot, lease_born, lease_deadline, lease_ceiling, created_at, ready_at, ended_at, ready_boot, ended_boot"
 
 // specRecord is a dayfly.SandboxSpec at rest. It has no field for the values of env.
 type specRecord struct {
@@ -55,6 +55,7 @@ func sandboxArgs(r sandboxRow) ([]any, error) {
 		sb.Spec.Image, r.imageID, string(spec), labels, string(env),
 		sb.Lease.BootID, int64(sb.Lease.Born), int64(sb.Lease.Deadline), int64(sb.Lease.Ceiling),
 		micros(sb.Times.CreatedAt), micros(sb.Times.ReadyAt), micros(sb.Times.EndedAt),
+		int64(sb.Times.ReadyBoot), int64(sb.Times.EndedBoot),
 	}, nil
 }
 
@@ -79,7 +80,8 @@ func scanSandbox(row scanner) (sandboxRow, error) {
 	)
 	err := row.Scan(&sb.ID, &sb.Account, &sb.Rev, &sb.Name, &sb.Status, &sb.Wanted, &sb.Node, &sb.Driver, &sb.End,
 		&sb.Spec.Image, &r.imageID, &spec, &labels, &env,
-		&sb.Lease.BootID, &sb.Lease.Born, &sb.Lease.Deadline, &sb.Lease.Ceiling, &created, &ready, &ended)
+		&sb.Lease.BootID, &sb.Lease.Born, &sb.Lease.Deadline, &sb.Lease.Ceiling, &created, &ready, &ended,
+		&sb.Times.ReadyBoot, &sb.Times.EndedBoot)
 	if err != nil {
 		return sandboxRow{}, err
 	}
@@ -98,7 +100,7 @@ func scanSandbox(row scanner) (sandboxRow, error) {
 	sb.Spec.Size, sb.Spec.Isolation, sb.Spec.Timeout = s.Size, s.Isolation, time.Duration(s.TimeoutNS)
 	sb.Spec.Limits = dayfly.Limits{VCPU: s.VCPU, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes, PIDs: s.PIDs}
 	sb.Spec.Network.Internet, sb.Spec.ImageID = s.Internet, r.imageID
-	sb.Times = dayfly.SandboxTimes{CreatedAt: wall(created), ReadyAt: wall(ready), EndedAt: wall(ended)}
+	sb.Times.CreatedAt, sb.Times.ReadyAt, sb.Times.EndedAt = wall(created), wall(ready), wall(ended)
 	return r, nil
 }
 

@@ -23,7 +23,7 @@ const (
 	sqlSandbox       = "SELECT " + sandboxColumns + " FROM sandboxes WHERE id = $1"
 	sqlLiveSandboxes = "SELECT " + sandboxColumns + " FROM sandboxes WHERE status IN " + liveStatuses
 	sqlInsertSandbox = "INSERT INTO sandboxes (" + sandboxColumns + ") VALUES " +
-		"($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
+		"($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)"
 	sqlCountLive = "SELECT count(*) FROM sandboxes WHERE account = $1 AND status IN " + liveStatuses
 	sqlNameTaken = "SELECT id FROM sandboxes WHERE account = $1 AND name = $2 AND name <> '' AND status NOT IN " + endedStatuses
 	sqlImageID   = "SELECT id FROM images WHERE name = $1"
@@ -269,8 +269,8 @@ func asStored(sb dayfly.Sandbox) dayfly.Sandbox {
 		sb.Labels = make(map[string]string)
 	}
 	slices.Sort(sb.EnvNames)
-	sb.Times = dayfly.SandboxTimes{
-		CreatedAt: wall(micros(sb.Times.CreatedAt)), ReadyAt: wall(micros(sb.Times.ReadyAt)), EndedAt: wall(micros(sb.Times.EndedAt)),
+	for _, at := range []*time.Time{&sb.Times.CreatedAt, &sb.Times.ReadyAt, &sb.Times.EndedAt} {
+		*at = wall(micros(*at))
 	}
 	return sb
 }

@@ -269,7 +269,7 @@ func (k *keeper) refresh(id string) {
 }
 
 // keepKnown goes on with the last lease that could be read. If there is none, the machine gets leaseLost from now on: long
-// enough for a repair, and a bound all the same. A file older than any lease ends at once.
+// enough for a repair, and a bound all the same. What has run for longer than any lease ends at once.
 func (k *keeper) keepKnown(e *entry, err error, now dayfly.Instant) {
 	if e.damaged {
 		return // said already
@@ -280,7 +280,7 @@ func (k *keeper) keepKnown(e *entry, err error, now dayfly.Instant) {
 		return
 	}
 	deadline := now.Boot + leaseLost
-	if info, err := os.Lstat(k.dir.lease(e.id)); err == nil && now.Wall.Sub(info.ModTime()) > dayfly.LeaseCeiling {
+	if born, ok := firstBorn(Lease{ID: e.id}); ok && now.Boot-born > dayfly.LeaseCeiling {
 		deadline = now.Boot
 	}
 	e.lease = Lease{ID: e.id, Lease: dayfly.Lease{BootID: now.BootID, Born: now.Boot, Deadline: deadline, Ceiling: deadline}}

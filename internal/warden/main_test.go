@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ const (
 	roleEnv   = "DAYFLY_TEST_WARDEN_BUILD" // makes this binary a warden, of this build
 	serverEnv = "DAYFLY_TEST_SERVER"       // makes it a server of "data directory:installation"
 	bootEnv   = "DAYFLY_TEST_BOOT_ID"      // whose clock shows this boot
+	wallEnv   = "DAYFLY_TEST_WALL"         // whose wall clock is set by this much before each reading, back and forth
+	aheadEnv  = "DAYFLY_TEST_BOOT_AHEAD"   // whose boot is so much longer ago
 	waitLong  = 20 * time.Second
 )
 
@@ -50,6 +53,12 @@ func runWarden(build string) int {
 	if boot := os.Getenv(bootEnv); boot != "" {
 		c = otherBoot{host, boot}
 	}
+	if by, wrong := time.ParseDuration(os.Getenv(wallEnv)); wrong == nil {
+		c = &restlessWall{Host: host, by: by}
+	}
+	if by, wrong := time.ParseDuration(os.Getenv(aheadEnv)); wrong == nil {
+		c = longAgo{host, by}
+	}
 	if err == nil {
 		err = warden.Run(context.Background(), warden.Options{
 			DataDir: os.Args[at+1], Build: build, Replace: slices.Contains(os.Args, "--replace"), Clock: c,
@@ -72,6 +81,31 @@ type otherBoot struct {
 func (c otherBoot) Now() dayfly.Instant {
 	now := c.Host.Now()
 	now.BootID = c.id
+	return now
+}
+
+// restlessWall is the host's clock, whose wall clock somebody sets before each reading.
+type restlessWall struct {
+	clock.Host
+	by time.Duration
+	n  atomic.Int64
+}
+
+func (c *restlessWall) Now() dayfly.Instant {
+	now := c.Host.Now()
+	now.Wall = now.Wall.Add(c.by * time.Duration(c.n.Add(1)%3-1))
+	return now
+}
+
+// longAgo is the clock of a host that has run for longer.
+type longAgo struct {
+	clock.Host
+	by time.Duration
+}
+
+func (c longAgo) Now() dayfly.Instant {
+	now := c.Host.Now()
+	now.Boot += c.by
 	return now
 }
 

@@ -34,6 +34,7 @@ func everyField(t *testing.T, s dayfly.Store) {
 	sb.Rev = 77 // ignored
 	sb.Name, sb.Labels, sb.EnvNames = "näme", map[string]string{"k": "v:w", "<é>": "", "日本": "\"'\\%_"}, []string{"B", "A"}
 	sb.Driver, sb.Times.ReadyAt = dayfly.IsolationLinux, epoch.In(time.FixedZone("x", 3600))
+	sb.Times.ReadyBoot, sb.Times.EndedBoot = 1<<40, 1<<41+1
 	stored := create(t, s, sb)
 	want := sb.Clone()
 	want.Rev, want.EnvNames, want.Times.ReadyAt = 1, []string{"A", "B"}, epoch

@@ -28,6 +28,7 @@ func moveFields(t *testing.T, s dayfly.Store) {
 	ask.Wanted, ask.Status, ask.Driver, ask.Node, ask.End = dayfly.StatusDeleted, dayfly.StatusRunning, dayfly.IsolationLinux, "no2", dayfly.EndRequested
 	ask.Lease = dayfly.Lease{BootID: "b2", Born: 1, Deadline: 2, Ceiling: 3}
 	ask.Times.ReadyAt, ask.Times.EndedAt = epoch.Add(time.Second), epoch.Add(1234567*time.Nanosecond)
+	ask.Times.ReadyBoot, ask.Times.EndedBoot = 3, 7
 	want := ask.Clone()
 	want.Rev, want.Times.EndedAt = 2, epoch.Add(1234*time.Microsecond)
 	ask.Name, ask.Labels, ask.EnvNames, ask.Spec = "other", map[string]string{"c": "3"}, nil, dayfly.SandboxSpec{} // not what a move stores
