@@ -72,9 +72,10 @@ type Isolation string
 
 // The isolations. IsolationFake exists in tests only: it isolates nothing.
 const (
-	IsolationAuto  Isolation = "auto"
-	IsolationLinux Isolation = "linux"
-	IsolationFake  Isolation = "fake"
+	IsolationAuto   Isolation = "auto"
+	IsolationLinux  Isolation = "linux"
+	IsolationGVisor Isolation = "gvisor"
+	IsolationFake   Isolation = "fake"
 )
 
 // Limits are what a sandbox may use at most. They are enforced by the host; they are not reservations.

@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
 )
 
 // exitUsage is the exit code of a wrong call.
@@ -25,8 +27,12 @@ func main() {
 		err = bootMachine(context.Background())
 	case "serve":
 		err = serve(context.Background())
+	case "cell":
+		err = cell.Run()
+	case "guest":
+		err = guest(context.Background())
 	default:
-		fmt.Fprintln(os.Stderr, "usage: dayfly-agent boot|serve")
+		fmt.Fprintln(os.Stderr, "usage: dayfly-agent boot|serve|cell|guest")
 		os.Exit(exitUsage)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -97,6 +98,11 @@ func (t *threads) submit(ctx context.Context, jobs chan<- job, j job) error {
 // over files out of the effective set, returning to it puts them back.
 func assume(who rights) error {
 	var groups unsafe.Pointer
+	if effective.Load() { // setgroups needs the capability that only root has
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 0, ^uintptr(0)); errno != 0 {
+			return os.NewSyscallError("setresuid", errno)
+		}
+	}
 	if len(who.groups) > 0 {
 		groups = unsafe.Pointer(&who.groups[0])
 	}
@@ -104,13 +110,34 @@ func assume(who rights) error {
 		return os.NewSyscallError("setgroups", errno)
 	}
 	const ask = -1 // never a valid id: changes nothing and tells the present one
-	_, _ = unix.SetfsgidRetGid(int(who.gid))
+	if previous, err := unix.SetfsgidRetGid(int(who.gid)); previous == -1 || err != nil { // a user-space kernel without file system ids
+		effective.Store(true)
+		return assumeEffective(who)
+	}
 	if gid, _ := unix.SetfsgidRetGid(ask); uint32(gid) != who.gid {
 		return fmt.Errorf("setfsgid %d: it stayed %d", who.gid, gid)
 	}
 	_, _ = unix.SetfsuidRetUid(int(who.uid))
 	if uid, _ := unix.SetfsuidRetUid(ask); uint32(uid) != who.uid {
 		return fmt.Errorf("setfsuid %d: it stayed %d", who.uid, uid)
+	}
+	return nil
+}
+
+// effective tells that threads take rights by their effective ids, because there are no others.
+var effective atomic.Bool
+
+// assumeEffective does the same with the thread's effective ids. The saved ones stay root's, so it can return.
+func assumeEffective(who rights) error {
+	const keep = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
+		return os.NewSyscallError("setresuid", errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(who.gid), keep); errno != 0 {
+		return os.NewSyscallError("setresgid", errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(who.uid), keep); errno != 0 {
+		return os.NewSyscallError("setresuid", errno)
 	}
 	return nil
 }

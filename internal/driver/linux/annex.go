@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/internal/driver/trial"
 )
 
 // Names in the annex's root directory.
@@ -81,7 +83,7 @@ func (a *annex) do(f func() error) error {
 // needsAnnex tells whether this kernel refuses layers that are mounted nowhere. An old one is not tried, because it would
 // complain in the kernel's log; on a newer one, what else may be wrong shows when a machine is made.
 func needsAnnex() bool {
-	if !kernelAtLeast(detachedMajor, detachedMinor) {
+	if !trial.KernelAtLeast(detachedMajor, detachedMinor) {
 		return true
 	}
 	fd, err := emptyTmpfs()

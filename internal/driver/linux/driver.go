@@ -7,13 +7,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/machine"
 )
 
 // Options configure a Driver.
@@ -33,15 +33,14 @@ type Driver struct {
 	unfit        error // why this host or this binary cannot run the driver, or nil; then nothing below is set
 
 	host    cgroup.Host
-	events  *cgroup.Events
+	watcher machine.Watcher
 	agent   int // descriptor of the sealed agent
 	null    *os.File
 	lastCap uint // the kernel's highest capability
 	seccomp []byte
 	masked  []string
 	cpus    *cpus
-	annex   *annex         // where overlays are made, or nil: anywhere
-	ending  sync.WaitGroup // goroutines that see a machine to its end
+	annex   *annex // where overlays are made, or nil: anywhere
 }
 
 // New prepares the driver. On a host that cannot run it there is a driver too, whose Probe tells why and whose other methods
@@ -95,7 +94,7 @@ func (d *Driver) prepare(agent string) (err error) {
 		}
 		undo.Add(d.annex.close)
 	}
-	if d.events, err = cgroup.NewEvents(); err != nil {
+	if d.watcher.Events, err = cgroup.NewEvents(); err != nil {
 		return err
 	}
 	undo.Release()
@@ -108,8 +107,8 @@ func (d *Driver) Close() error {
 	if d.unfit != nil {
 		return nil
 	}
-	err := d.events.Close()
-	d.ending.Wait()
+	err := d.watcher.Events.Close()
+	d.watcher.Ending.Wait()
 	if d.annex != nil {
 		d.annex.close()
 	}
@@ -151,12 +150,7 @@ func (d *Driver) Reclaim(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return erase(ctx, group)
-}
-
-// erase kills what lives in a group and removes it. It does both and joins the errors.
-func erase(ctx context.Context, group *cgroup.Group) error {
-	return errors.Join(group.Kill(ctx), group.Remove())
+	return errors.Join(group.Kill(ctx), group.Remove()) // both, whatever the first one meets
 }
 
 // openNull opens the null device where a child's standard descriptors do not overwrite it.

@@ -28,14 +28,14 @@ func (d times) report(b *testing.B, name string) {
 // BenchmarkLife measures whole lives of machines against a bare spawn of the same command: with python if the host has one,
 // on the host's own root as the lower directory.
 func BenchmarkLife(b *testing.B) {
-	w := newWorld(b)
-	d := w.open(b)
+	w := drivertest.NewWorld(b)
+	d := open(b, w)
 	argv := []string{"/bin/inside", "true"}
-	bare := []string{w.lower + "/bin/inside", "true"}
+	bare := []string{w.Lower + "/bin/inside", "true"}
 	if _, err := os.Stat("/usr/bin/python3"); err == nil {
 		argv = []string{"/usr/bin/python3", "-c", "print(1)"}
 		bare = argv
-		w.lower = "/"
+		w.Lower = "/"
 	}
 	var floor, start, first, again, end times
 	var pss int64
@@ -47,7 +47,7 @@ func BenchmarkLife(b *testing.B) {
 			b.Fatal(err, string(out))
 		}
 		floor = append(floor, time.Since(begun))
-		spec := w.spec(b)
+		spec := w.Spec(b)
 		begun = time.Now()
 		inst, err := d.Start(context.Background(), spec)
 		if err != nil {

@@ -9,183 +9,72 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
-)
-
-const (
-	dialTries = 100                  // while more connections wait than the socket queues; the kernel tells of no room
-	dialWait  = 5 * time.Millisecond // between two tries
+	"dayfly.dev/dayfly/internal/driver/machine"
 )
 
 // instance implements dayfly.Instance.
 type instance struct {
-	id     string
-	driver *Driver
-	group  *cgroup.Group
+	*machine.Machine
 	runDir string
 	cpus   []int
-	pid    int    // of PID 1, on the host; 0 until it is cloned
-	ours   bool   // PID 1 is this process's child, to be waited for
 	arena  *arena // that PID 1 may still read while it is being cloned; nil for a recovered machine
-	state  json.RawMessage
-
-	done chan struct{}
-	once sync.Once // finish
-
-	mu      sync.Mutex
-	unwatch func() // releases the watch on the cgroup; nil while there is none
-	ended   bool
 }
 
 func newInstance(d *Driver, id string, group *cgroup.Group, runDir string) *instance {
-	return &instance{id: id, driver: d, group: group, runDir: runDir, done: make(chan struct{})}
-}
-
-// ID implements dayfly.Instance.
-func (i *instance) ID() string { return i.id }
-
-// State implements dayfly.Instance.
-func (i *instance) State() json.RawMessage { return i.state }
-
-// Done implements dayfly.Instance.
-func (i *instance) Done() <-chan struct{} { return i.done }
-
-// Usage implements dayfly.Instance.
-func (i *instance) Usage(ctx context.Context) (dayfly.Usage, error) {
-	if err := ctx.Err(); err != nil {
-		return dayfly.Usage{}, err
-	}
-	return i.group.Usage()
-}
-
-// OOMKills counts the processes killed for lack of memory. The node asks before and after every command, so it is not part
-// of Usage alone, which makes the kernel sum up all statistics.
-func (i *instance) OOMKills() (int64, error) { return i.group.OOMKills() }
-
-// Dial implements dayfly.Instance.
-func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
-	var conn net.Conn
-	dial := func(path string) (err error) {
-		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path)
-		return err
-	}
-	for try := range dialTries {
-		if i.hasEnded() {
-			return nil, errEnded
-		}
-		err := shortPath(i.runDir, dial)
-		switch {
-		case err == nil:
-			return conn, nil
-		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-			return nil, errEnded.WithCause(err)
-		case !errors.Is(err, unix.EAGAIN) || try == dialTries-1:
-			return nil, fmt.Errorf("dial agent of %s: %w", i.id, err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-i.done:
-		case <-time.After(dialWait):
-		}
-	}
-	return nil, errEnded
-}
-
-var errEnded = dayfly.Errorf(dayfly.CodeGone, "the sandbox's machine has ended")
-
-func (i *instance) hasEnded() bool {
-	select {
-	case <-i.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// watch sees to it that finish runs when the last process has ended.
-func (i *instance) watch() error {
-	cancel, err := i.driver.events.Notify(i.group.EventsPath(), func(populated bool) {
-		if !populated {
-			i.driver.ending.Go(i.finish)
-		}
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		i.finish()
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("watch cgroup: %w", err)
-	}
-	i.mu.Lock()
-	i.unwatch = cancel
-	ended := i.ended
-	i.mu.Unlock()
-	if ended {
-		cancel()
-	}
-	return nil
-}
-
-// finish runs once, when no process of the machine lives.
-func (i *instance) finish() {
-	i.once.Do(func() {
-		i.reap()
-		i.mu.Lock()
-		i.ended = true
-		unwatch := i.unwatch
-		i.mu.Unlock()
-		if unwatch != nil {
-			unwatch()
-		}
-		i.driver.cpus.give(i.cpus)
+	i := &instance{runDir: runDir}
+	i.Machine = machine.New(&d.watcher, id, group, func() {
+		d.cpus.give(i.cpus)
 		if i.arena != nil {
 			i.arena.free()
 		}
-		close(i.done)
+	})
+	return i
+}
+
+// Dial implements dayfly.Instance.
+func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
+	return i.DialWith(ctx, func(ctx context.Context) (conn net.Conn, err error) {
+		err = shortPath(i.runDir, func(path string) error {
+			conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path)
+			return err
+		})
+		return conn, err
 	})
 }
 
-// reap waits for PID 1, which is dead or just dying.
-func (i *instance) reap() {
-	if !i.ours {
-		return // its parent died with the node before; the host's init waits for it
-	}
-	for {
-		if _, err := unix.Wait4(i.pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
-}
-
-// forget lets go of a machine that is not taken over. It goes on by itself.
-func (i *instance) forget() {
-	i.mu.Lock()
-	unwatch := i.unwatch
-	i.mu.Unlock()
-	if unwatch != nil {
-		unwatch()
-	}
-}
-
-// Destroy implements dayfly.Instance. What it could not remove stays in List, for Reclaim.
+// Destroy implements dayfly.Instance.
 func (i *instance) Destroy(ctx context.Context) error {
-	err := i.group.Kill(ctx)
-	if err == nil {
-		i.finish()
+	err := i.Machine.Destroy(ctx)
+	if rerr := os.Remove(filepath.Join(i.runDir, socketName)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, fmt.Errorf("destroy %s: %w", i.ID(), rerr))
 	}
-	err = errors.Join(err, i.group.Remove())
-	if rerr := os.Remove(filepath.Join(i.runDir, socketName)); !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+	return err
+}
+
+// Recover implements dayfly.Driver.
+func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (dayfly.Instance, error) {
+	if d.unfit != nil {
+		return nil, d.unfit
 	}
+	st, err := machine.Parse(raw)
 	if err != nil {
-		return fmt.Errorf("destroy %s: %w", i.id, err)
+		return nil, fmt.Errorf("recover %s: %w", id, err)
 	}
-	return nil
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return nil, err
+	}
+	inst := newInstance(d, id, group, st.RunDir)
+	inst.cpus = st.CPUs
+	d.cpus.hold(inst.cpus)
+	if err := inst.Recover(ctx, raw, st); err != nil {
+		if !inst.Ended() { // its end gives them back
+			d.cpus.give(inst.cpus)
+		}
+		return nil, fmt.Errorf("recover %s: %w", id, err)
+	}
+	return inst, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/driver/drivertest"
 	"dayfly.dev/dayfly/internal/driver/linux"
 )
 
@@ -22,10 +23,10 @@ const manyStarts = 100
 
 // TestManyStarts looks for what one start leaks too little of to be seen.
 func TestManyStarts(t *testing.T) {
-	w := newWorld(t)
-	d := w.open(t)
+	w := drivertest.NewWorld(t)
+	d := open(t, w)
 	life := func() {
-		spec := w.spec(t)
+		spec := w.Spec(t)
 		inst, err := d.Start(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
@@ -38,11 +39,11 @@ func TestManyStarts(t *testing.T) {
 		}
 	}
 	life() // whatever is made once
-	before, threads := descriptors(t), len(tasks(t))
+	before, threads := drivertest.Descriptors(t), len(tasks(t))
 	for range manyStarts {
 		life()
 	}
-	if after := descriptors(t); !slices.Equal(before, after) {
+	if after := drivertest.Descriptors(t); !slices.Equal(before, after) {
 		t.Errorf("after %d starts:\n%s\nbefore:\n%s", manyStarts, strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
 	if after := len(tasks(t)); after > threads+8 {
@@ -60,8 +61,8 @@ func tasks(t *testing.T) []os.DirEntry {
 }
 
 func TestFailedBootNamesItsStep(t *testing.T) {
-	w := newWorld(t)
-	d := w.open(t)
+	w := drivertest.NewWorld(t)
+	d := open(t, w)
 	for _, tt := range []struct {
 		name, want string
 		change     func(*dayfly.InstanceSpec)
@@ -73,14 +74,14 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 		{"agent cannot serve", "start agent", func(s *dayfly.InstanceSpec) { s.User.Home = "relative" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := w.residue(t)
-			spec := w.spec(t)
+			before := w.Residue(t)
+			spec := w.Spec(t)
 			tt.change(&spec)
 			_, err := d.Start(t.Context(), spec)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Start = %v, want %q in it", err, tt.want)
 			}
-			if after := w.residue(t); !slices.Equal(before, after) {
+			if after := w.Residue(t); !slices.Equal(before, after) {
 				t.Errorf("left behind: %v, before %v", after, before)
 			}
 		})
@@ -90,14 +91,14 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 // A node that dies between the clone and the id maps leaves no child that waits for them: it would hold a copy of every mount
 // of the host, so that no other installation could unmount its pool.
 func TestHalfBornMachineHearsThatTheNodeDied(t *testing.T) {
-	w := newWorld(t)
-	d := w.open(t)
+	w := drivertest.NewWorld(t)
+	d := open(t, w)
 	host, err := cgroup.Detect("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := w.spec(t)
-	group, err := host.Group(w.installation, spec.ID)
+	spec := w.Spec(t)
+	group, err := host.Group(w.Installation, spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestHalfBornMachineHearsThatTheNodeDied(t *testing.T) {
 }
 
 func TestLowerDirectories(t *testing.T) {
-	w := newWorld(t)
+	w := drivertest.NewWorld(t)
 	for _, tt := range []struct {
 		name     string
 		n        int
@@ -142,14 +143,14 @@ func TestLowerDirectories(t *testing.T) {
 		{"one, attached", 1, true}, {"ten, attached", 10, true}, {"sixty-four, attached", 64, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := w.open(t)
+			d := open(t, w)
 			if tt.attached {
 				if err := d.Attach(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			before, threads := w.residue(t), len(tasks(t))
-			spec := w.spec(t)
+			before, threads := w.Residue(t), len(tasks(t))
+			spec := w.Spec(t)
 			for len(spec.Root.Lower) < tt.n {
 				spec.Root.Lower = append([]string{t.TempDir()}, spec.Root.Lower...)
 			}
@@ -163,7 +164,7 @@ func TestLowerDirectories(t *testing.T) {
 			if err := m.Destroy(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if after := w.residue(t); !slices.Equal(before, after) {
+			if after := w.Residue(t); !slices.Equal(before, after) {
 				t.Errorf("left behind: %v, before %v", after, before)
 			}
 			if after := len(tasks(t)); after > threads+8 {
@@ -174,7 +175,7 @@ func TestLowerDirectories(t *testing.T) {
 }
 
 func TestAgentThatCannotRun(t *testing.T) {
-	w := newWorld(t)
+	w := drivertest.NewWorld(t)
 	for _, tt := range []struct{ name, content string }{
 		{"no program", "this is no program"},
 		{"empty", ""},
@@ -184,19 +185,19 @@ func TestAgentThatCannotRun(t *testing.T) {
 			if err := os.WriteFile(agent, []byte(tt.content), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			d, err := linux.New(linux.Options{Installation: w.installation, Agent: agent, Scratch: w.dir})
+			d, err := linux.New(linux.Options{Installation: w.Installation, Agent: agent, Scratch: w.Dir})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			before := w.residue(t)
-			if _, err := d.Start(t.Context(), w.spec(t)); err == nil || !strings.Contains(err.Error(), "execute the agent") {
+			before := w.Residue(t)
+			if _, err := d.Start(t.Context(), w.Spec(t)); err == nil || !strings.Contains(err.Error(), "execute the agent") {
 				t.Errorf("Start = %v, want the failing step", err)
 			}
 			if c := d.Probe(t.Context()); c.Works || len(c.Reasons) == 0 {
 				t.Errorf("Probe = %+v, want a reason", c)
 			}
-			if after := w.residue(t); !slices.Equal(before, after) {
+			if after := w.Residue(t); !slices.Equal(before, after) {
 				t.Errorf("left behind: %v, before %v", after, before)
 			}
 		})
@@ -220,21 +221,21 @@ func TestBaseImage(t *testing.T) {
 	if image == "" {
 		t.Skip("DAYFLY_TEST_IMAGE names no image")
 	}
-	w := newWorld(t)
-	w.lower = image
+	w := drivertest.NewWorld(t)
+	w.Lower = image
 	if info, err := os.Stat(image); err != nil {
 		t.Fatal(err)
 	} else if !info.IsDir() {
-		w.lower = filepath.Join(w.dir, "image")
-		if err := os.Mkdir(w.lower, 0o755); err != nil {
+		w.Lower = filepath.Join(w.Dir, "image")
+		if err := os.Mkdir(w.Lower, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("tar", "-C", w.lower, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
+		if out, err := exec.Command("tar", "-C", w.Lower, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
 			t.Skipf("cannot unpack %s: %v: %s", image, err, out)
 		}
 	}
-	d := w.open(t)
-	inst, err := d.Start(t.Context(), w.spec(t))
+	d := open(t, w)
+	inst, err := d.Start(t.Context(), w.Spec(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,13 +102,13 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	}
 	defer c.close()
 	failpoint.Hit("linux.start.spawned")
-	inst.pid, inst.ours, inst.arena = c.pid, true, c.arena
+	inst.PID, inst.Ours, inst.arena = c.pid, true, c.arena
 	if err := d.raise(ctx, c, spec, offer{listen: listen, oom: oom}); err != nil {
 		return nil, err
 	}
 	failpoint.Hit("linux.start.raised")
 	c.arena.free() // the agent runs: it left this memory long ago
-	if err := inst.settle(); err != nil {
+	if err := inst.Settle(inst.runDir, inst.cpus); err != nil {
 		return nil, err
 	}
 	undo.Release()

@@ -1,4 +1,4 @@
-package linux
+package machine
 
 import (
 	"bytes"
@@ -20,72 +20,58 @@ const (
 	statStart    = 19      // field of the start time, counted from the one behind the name
 )
 
-// state is what Recover needs. The cgroup is found by the id.
-type state struct {
+// State is what Recover needs. The cgroup is found by the id.
+type State struct {
 	Version    int    `json:"version"`
-	PID        int    `json:"pid"` // of the machine's PID 1, on the host
+	PID        int    `json:"pid"` // of the machine's first process, on the host
 	StartTicks uint64 `json:"start_ticks"`
 	RunDir     string `json:"run_dir"`
-	CPUs       []int  `json:"cpus,omitempty"`
+	CPUs       []int  `json:"cpus,omitempty"` // that it was dealt, where a driver does that
 }
 
-// settle takes a machine that runs into the books.
-func (i *instance) settle() error {
-	ticks, err := startTicks(i.pid)
+// Settle takes a machine that runs into the books: runDir and cpus go into its state.
+func (m *Machine) Settle(runDir string, cpus []int) error {
+	ticks, err := startTicks(m.PID)
 	if err != nil {
 		return err
 	}
-	i.state, err = json.Marshal(state{Version: stateVersion, PID: i.pid, StartTicks: ticks, RunDir: i.runDir, CPUs: i.cpus})
+	m.state, err = json.Marshal(State{Version: stateVersion, PID: m.PID, StartTicks: ticks, RunDir: runDir, CPUs: cpus})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	return i.watch()
+	return m.watch()
 }
 
-// Recover implements dayfly.Driver. A machine is known by its cgroup; the recorded pid alone would prove nothing, as pids
-// are used again.
-func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (dayfly.Instance, error) {
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	st, err := parseState(raw)
+// Recover takes hold of a machine that runs. raw is what State gave, st what Parse made of it; CodeGone: it has ended. A
+// machine is known by its cgroup; the recorded pid alone would prove nothing, as pids are used again.
+func (m *Machine) Recover(ctx context.Context, raw json.RawMessage, st State) error {
+	populated, err := m.Group.Populated()
 	if err != nil {
-		return nil, fmt.Errorf("recover %s: %w", id, err)
-	}
-	group, err := d.host.Group(d.installation, id)
-	if err != nil {
-		return nil, err
-	}
-	populated, err := group.Populated()
-	if err != nil {
-		return nil, fmt.Errorf("recover %s: %w", id, err)
+		return err
 	}
 	if !populated {
-		return nil, errEnded
+		return ErrEnded
 	}
-	inst := newInstance(d, id, group, st.RunDir)
-	inst.pid, inst.cpus, inst.state = st.PID, st.CPUs, bytes.Clone(raw)
-	d.cpus.hold(inst.cpus)
-	if err := inst.watch(); err != nil {
-		d.cpus.give(inst.cpus)
-		return nil, fmt.Errorf("recover %s: %w", id, err)
+	m.PID, m.state = st.PID, bytes.Clone(raw)
+	if err := m.watch(); err != nil {
+		return err
 	}
-	if err := inst.identify(st); err == nil {
-		return inst, nil
+	if m.identify(st) == nil {
+		return nil
 	}
-	// PID 1 is gone, so the kernel is ending the others right now.
+	// The first process is gone, so the kernel is ending the others right now.
 	select {
-	case <-inst.done:
-		return nil, errEnded
+	case <-m.done:
+		return ErrEnded
 	case <-ctx.Done():
-		inst.forget()
-		return nil, ctx.Err()
+		m.forget()
+		return ctx.Err()
 	}
 }
 
-// identify tells whether PID 1 of the record still lives in the group.
-func (i *instance) identify(st state) error {
-	pids, err := i.group.Processes()
+// identify tells whether the first process of the record still lives in the group.
+func (m *Machine) identify(st State) error {
+	pids, err := m.Group.Processes()
 	if err != nil {
 		return err
 	}
@@ -94,14 +80,14 @@ func (i *instance) identify(st state) error {
 		return err
 	}
 	if !slices.Contains(pids, st.PID) || ticks != st.StartTicks {
-		return fmt.Errorf("process %d is not PID 1 of %s", st.PID, i.id)
+		return fmt.Errorf("process %d is not PID 1 of %s", st.PID, m.id)
 	}
 	return nil
 }
 
-// parseState reads what settle wrote.
-func parseState(raw json.RawMessage) (state, error) {
-	var st state
+// Parse reads a State.
+func Parse(raw json.RawMessage) (State, error) {
+	var st State
 	if len(raw) > stateMax {
 		return st, fmt.Errorf("state of %d bytes", len(raw))
 	}

@@ -1,0 +1,139 @@
+// Package gvisor is the isolation of a user-space kernel: every machine runs on gVisor's sentry, which answers system calls
+// itself, so code inside never speaks to the host's kernel directly. runsc is built from its Go module in helper/gvisor and
+// embedded; nothing has to be installed.
+//
+// A machine is one cell (package cell): the control group, namespaces and root directory around runsc, all made before it
+// starts, so that runsc itself configures nothing on the host and the warden ends everything by the group, as under every
+// driver. The agent is PID 1 inside and accepts on a unix socket that the gofer makes in the cell; the node dials it there.
+//
+// What a machine has inside is cell/spec.go; how runsc is called is flags below.
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/driver/machine"
+)
+
+// Options configure a Driver.
+type Options struct {
+	// Installation is the id that every object on the host carries.
+	Installation string
+	// Dir is an existing directory that belongs to the installation: the helper and the agent are kept there, by content.
+	Dir string
+	// Agent is the agent's binary.
+	Agent []byte
+	// Runsc is the path of a runsc to use instead of the embedded one, or empty.
+	Runsc string
+	// Scratch is an existing directory for the short-lived files of a probe; empty means the system's.
+	Scratch string
+}
+
+// Driver implements dayfly.Driver.
+type Driver struct {
+	installation string
+	scratch      string
+	unfit        error // why this host or this binary cannot run the driver, or nil; then nothing below is set
+
+	host    cgroup.Host
+	watcher machine.Watcher
+	agent   string // path of the agent's binary
+	runsc   string
+}
+
+// flags are runsc's global flags. The cell has made the cgroups and the network; the root file system is the same overlay on
+// the same pool as under the linux driver, so the sentry keeps none of its own; host-uds lets the agent's socket be dialled
+// from outside (nothing outside lets itself be dialled: only creating is allowed).
+func flags() []string {
+	return []string{
+		"--root=/state", "--platform=systrap", "--network=sandbox", "--ignore-cgroups", "--overlay2=none", "--host-uds=create",
+		"--allow-suid", "--host-settings=ignore",
+	}
+}
+
+// New prepares the driver. On a host that cannot run it there is a driver too, whose Probe tells why and whose other methods
+// answer CodeUnavailable. Close releases what it holds; it ends no machine.
+func New(o Options) (*Driver, error) {
+	if !dayfly.ValidInstallation(o.Installation) {
+		return nil, fmt.Errorf("gvisor driver: %q is no installation id", o.Installation)
+	}
+	d := &Driver{installation: o.Installation, scratch: o.Scratch}
+	switch err := d.prepare(o); {
+	case err == nil:
+		return d, nil
+	case dayfly.ErrorCode(err) == dayfly.CodeUnavailable:
+		return &Driver{installation: o.Installation, scratch: o.Scratch, unfit: err}, nil
+	default:
+		return nil, fmt.Errorf("gvisor driver: %w", err)
+	}
+}
+
+func (d *Driver) prepare(o Options) (err error) {
+	if d.host, err = cgroup.Detect("/"); err != nil {
+		return err
+	}
+	if d.agent, err = keep(o.Dir, "dayfly-agent", o.Agent); err != nil {
+		return err
+	}
+	d.runsc = o.Runsc
+	if d.runsc == "" {
+		if d.runsc, err = extract(o.Dir); err != nil {
+			return err
+		}
+	}
+	d.watcher.Events, err = cgroup.NewEvents()
+	return err
+}
+
+// Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its
+// instances may be called afterwards.
+func (d *Driver) Close() error {
+	if d.unfit != nil {
+		return nil
+	}
+	err := d.watcher.Events.Close()
+	d.watcher.Ending.Wait()
+	return err
+}
+
+// Name implements dayfly.Driver.
+func (d *Driver) Name() dayfly.Isolation { return dayfly.IsolationGVisor }
+
+// List implements dayfly.Driver: the machines are the installation's cgroups.
+func (d *Driver) List(ctx context.Context) ([]string, error) {
+	if d.unfit != nil {
+		return nil, d.unfit
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return d.host.List(d.installation)
+}
+
+// Alive tells whether a process of a machine lives. An error means "could not look".
+func (d *Driver) Alive(id string) (bool, error) {
+	if d.unfit != nil {
+		return false, d.unfit
+	}
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return false, err
+	}
+	return group.Populated()
+}
+
+// Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
+func (d *Driver) Reclaim(ctx context.Context, id string) error {
+	if d.unfit != nil {
+		return d.unfit
+	}
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(group.Kill(ctx), group.Remove())
+}

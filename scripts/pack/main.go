@@ -1,0 +1,47 @@
+// Command pack makes the embedded helper out of a built program: it overwrites the blobs that are named (files that the program
+// embeds and never uses here) with zeros, and compresses the rest.
+//
+//	go run ./scripts/pack PROGRAM PACKED [BLOB…]
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+func main() {
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "usage: pack PROGRAM PACKED [BLOB...]")
+		os.Exit(64)
+	}
+	if err := pack(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, "pack:", err)
+		os.Exit(1)
+	}
+}
+
+func pack(program, packed string, blobs []string) error {
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	for _, name := range blobs {
+		blob, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		at := bytes.Index(b, blob)
+		if len(blob) == 0 || at < 0 {
+			return fmt.Errorf("%s is not in %s", name, program)
+		}
+		clear(b[at : at+len(blob)])
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(packed, w.EncodeAll(b, nil), 0o644)
+}
