@@ -8,6 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errSpoilt is an error after which the thread must not run anything else.
+const errSpoilt = spoilt("the thread's identity could not be put back")
+
+type spoilt string
+
+func (e spoilt) Error() string { return string(e) }
+
 // A clone shares this process's memory, as vfork's child does, so its cost does not grow with the node, but the parent is
 // not suspended: it writes the id maps meanwhile. Between clone and exec the child runs no Go code: it walks through a
 // program, a list of system calls that the parent laid out in memory of its own, and ends at the first that fails.

@@ -14,6 +14,8 @@ import (
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/machine"
+	"dayfly.dev/dayfly/internal/driver/rootfs"
+	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 // Options configure a Driver.
@@ -39,8 +41,8 @@ type Driver struct {
 	lastCap uint // the kernel's highest capability
 	seccomp []byte
 	masked  []string
-	cpus    *cpus
-	annex   *annex // where overlays are made, or nil: anywhere
+	cpus    *machine.CPUs
+	roots   *rootfs.Maker
 }
 
 // New prepares the driver. On a host that cannot run it there is a driver too, whose Probe tells why and whose other methods
@@ -74,7 +76,7 @@ func (d *Driver) prepare(agent string) (err error) {
 	if d.lastCap, err = lastCapability(); err != nil {
 		return err
 	}
-	if d.cpus, err = newCPUs(); err != nil {
+	if d.cpus, err = machine.NewCPUs(); err != nil {
 		return err
 	}
 	d.masked = maskedPaths()
@@ -84,16 +86,14 @@ func (d *Driver) prepare(agent string) (err error) {
 		return err
 	}
 	undo.Add(func() { _ = d.null.Close() })
-	if d.agent, err = sealAgent(binary); err != nil {
+	if d.agent, err = sealed.Agent(binary); err != nil {
 		return err
 	}
 	undo.Add(func() { _ = unix.Close(d.agent) })
-	if needsAnnex() {
-		if d.annex, err = openAnnex(); err != nil {
-			return err
-		}
-		undo.Add(d.annex.close)
+	if d.roots, err = rootfs.NewMaker(); err != nil {
+		return err
 	}
+	undo.Add(d.roots.Close)
 	if d.watcher.Events, err = cgroup.NewEvents(); err != nil {
 		return err
 	}
@@ -109,9 +109,7 @@ func (d *Driver) Close() error {
 	}
 	err := d.watcher.Events.Close()
 	d.watcher.Ending.Wait()
-	if d.annex != nil {
-		d.annex.close()
-	}
+	d.roots.Close()
 	return errors.Join(err, d.null.Close(), unix.Close(d.agent))
 }
 

@@ -17,9 +17,4 @@ func (d *Driver) SpawnAndHangUp(group *cgroup.Group, spec dayfly.InstanceSpec) (
 }
 
 // Attach makes the driver make overlays as on a kernel before 6.15.
-func (d *Driver) Attach() (err error) {
-	if d.annex == nil {
-		d.annex, err = openAnnex()
-	}
-	return err
-}
+func (d *Driver) Attach() error { return d.roots.Attach() }

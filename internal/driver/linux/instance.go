@@ -26,7 +26,7 @@ type instance struct {
 func newInstance(d *Driver, id string, group *cgroup.Group, runDir string) *instance {
 	i := &instance{runDir: runDir}
 	i.Machine = machine.New(&d.watcher, id, group, func() {
-		d.cpus.give(i.cpus)
+		d.cpus.Give(i.cpus)
 		if i.arena != nil {
 			i.arena.free()
 		}
@@ -69,10 +69,10 @@ func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (d
 	}
 	inst := newInstance(d, id, group, st.RunDir)
 	inst.cpus = st.CPUs
-	d.cpus.hold(inst.cpus)
+	d.cpus.Hold(inst.cpus)
 	if err := inst.Recover(ctx, raw, st); err != nil {
 		if !inst.Ended() { // its end gives them back
-			d.cpus.give(inst.cpus)
+			d.cpus.Give(inst.cpus)
 		}
 		return nil, fmt.Errorf("recover %s: %w", id, err)
 	}

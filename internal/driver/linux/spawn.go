@@ -15,7 +15,9 @@ import (
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/channel"
 	"dayfly.dev/dayfly/internal/driver/linux/boot"
+	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 const (
@@ -111,7 +113,7 @@ func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd,
 		p.call("pass descriptors", unix.SYS_DUP3, uintptr(from), uintptr(to), 0)
 	}
 	p.call("unblock signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, a.words(0), 0, sigsetSize)
-	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{agentName, "boot"}),
+	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{sealed.Name, "boot"}),
 		a.texts(agentEnv()), unix.AT_EMPTY_PATH)
 	return p
 }
@@ -203,21 +205,16 @@ func (c *child) mapIDs(base uint32) error {
 
 // bootChannel gives the driver's end and the child's.
 func bootChannel() (*net.UnixConn, int, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := channel.Pair()
 	if err != nil {
 		return nil, -1, err
 	}
-	ours := os.NewFile(uintptr(pair[0]), "boot channel")
-	defer ours.Close() // FileConn makes a copy
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, -1, errors.Join(err, unix.Close(pair[1]))
-	}
-	end, err := moveHigh(pair[1])
+	defer theirs.Close()
+	end, err := unix.FcntlInt(theirs.Fd(), unix.F_DUPFD_CLOEXEC, highFD)
 	if err != nil {
 		return nil, -1, errors.Join(err, conn.Close())
 	}
-	return conn.(*net.UnixConn), end, nil
+	return conn, end, nil
 }
 
 // bootLog gives the driver's end and the child's.

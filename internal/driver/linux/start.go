@@ -14,7 +14,10 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/channel"
 	"dayfly.dev/dayfly/internal/driver/linux/boot"
+	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
@@ -95,7 +98,7 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 		return nil, fmt.Errorf("open %s: %w", group.OOMPath(), err)
 	}
 	defer unix.Close(oom)
-	inst.cpus = d.cpus.take(spec.Limits.VCPU)
+	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
 	c, err := d.spawn(group, spec, inst.cpus)
 	if err != nil {
 		return nil, err
@@ -161,15 +164,20 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 		return errors.Join(err, c.said())
 	}
 	defer userns.Close()
-	m, err := d.makeMounts(spec, int(userns.Fd()))
+	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	defer m.Close()
+	run, err := machine.Shown(spec.RunDir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(run)
 	failpoint.Hit("linux.start.mounted")
-	fds := boot.Descriptors{Root: m.root, Dev: m.dev, Run: m.run, Listen: o.listen, OOM: o.oom}
+	fds := boot.Descriptors{Root: m.Root, Dev: m.Dev, Run: run, Listen: o.listen, OOM: o.oom}
 	err = boot.Send(c.channel, d.config(spec), fds)
-	if rerr := boot.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
+	if rerr := channel.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -204,7 +212,7 @@ func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {
 		OpenMax:  openFiles,
 	}
 	for path, content := range spec.Files {
-		cfg.Files = append(cfg.Files, boot.File{Path: path, Content: content})
+		cfg.Files = append(cfg.Files, beneath.File{Path: path, Content: content})
 	}
 	return cfg
 }
@@ -238,5 +246,5 @@ func shortPath(runDir string, f func(path string) error) error {
 		return err
 	}
 	defer dir.Close()
-	return f(fdPath(int(dir.Fd())) + "/" + socketName)
+	return f(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
 }

@@ -6,12 +6,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/channel"
+	"dayfly.dev/dayfly/internal/driver/fsmount"
 )
 
 // maskPaths hides and write-protects parts of /proc and /sys. Both are mounts of our own by now, so no path in them was
 // chosen by the image. A path that this kernel does not have is skipped.
 func (b *boot) maskPaths() error {
-	null, err := openat2(b.fds[fdDev], "null", unix.O_PATH, 0, resolveStrict)
+	null, err := beneath.Open(b.fds[fdDev], "null", unix.O_PATH, 0, beneath.Strict)
 	if err != nil {
 		return fmt.Errorf("open null device: %w", err)
 	}
@@ -54,15 +58,15 @@ func (b *boot) overmount(p string, cover func(target int) (int, error)) error {
 		return err
 	}
 	defer unix.Close(mount)
-	return attach(mount, target)
+	return fsmount.Attach(mount, target)
 }
 
 func (b *boot) openPseudo(p string) (int, error) {
 	if name, ok := strings.CutPrefix(p, "/proc/"); ok {
-		return openat2(b.mounts.proc, name, unix.O_PATH, 0, resolveStrict)
+		return beneath.Open(b.mounts.proc, name, unix.O_PATH, 0, beneath.Strict)
 	}
 	if name, ok := strings.CutPrefix(p, "/sys/"); ok {
-		return openat2(b.mounts.sys, name, unix.O_PATH, 0, resolveStrict)
+		return beneath.Open(b.mounts.sys, name, unix.O_PATH, 0, beneath.Strict)
 	}
 	return -1, errors.New("neither in /proc nor in /sys")
 }
@@ -73,7 +77,7 @@ func (b *boot) readOnlyOf(target int) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("clone: %w", err)
 	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrsPlain}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | fsmount.Plain}
 	if err := unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		_ = unix.Close(mount)
 		return -1, fmt.Errorf("make read-only: %w", err)
@@ -86,7 +90,7 @@ func (b *boot) readOnlyOf(target int) (int, error) {
 func (b *boot) emptyDir() (int, error) {
 	if !b.emptyUsed {
 		b.emptyUsed = true
-		return unix.FcntlInt(uintptr(b.mounts.empty), unix.F_DUPFD_CLOEXEC, ChannelFD+1)
+		return unix.FcntlInt(uintptr(b.mounts.empty), unix.F_DUPFD_CLOEXEC, channel.FD+1)
 	}
 	return unix.OpenTree(b.mounts.empty, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 }

@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/channel"
 )
 
 // Machine is a booted machine, seen from its PID 1. The caller owns its descriptors.
@@ -68,7 +69,7 @@ var early = []step{
 var late = []step{
 	{"limit IPC memory", (*boot).limitIPC},
 	{"close network", (*boot).closeNetwork},
-	{"write files", (*boot).writeFiles},
+	{"write files", func(b *boot) error { return beneath.WriteFiles(b.fds[fdRoot], b.cfg.Files) }},
 	{"mount root", (*boot).mountRoot},
 	{"mount file systems", (*boot).mountPseudo},
 	{"mask paths", (*boot).maskPaths},
@@ -84,23 +85,22 @@ var late = []step{
 func Run() (*Machine, error) {
 	runtime.LockOSThread() // mount work stays on one thread; namespaces and rights are changed on all
 	defer runtime.UnlockOSThread()
-	channel := os.NewFile(ChannelFD, "boot channel")
+	end := os.NewFile(channel.FD, "boot channel")
 	fail := func(step string, err error) error {
-		_ = answer(channel, reply{Step: step, Error: err.Error(), Full: noRoom(err)})
+		_ = channel.Answer(end, channel.Failed(step, err))
 		return fmt.Errorf("boot: %s: %w", step, err)
 	}
 	var b boot
-	if err := unix.CloseRange(ChannelFD+1, ^uint(0), 0); err != nil {
+	if err := unix.CloseRange(channel.FD+1, ^uint(0), 0); err != nil {
 		return nil, fail("close descriptors", err)
 	}
-	unix.CloseOnExec(ChannelFD)
+	unix.CloseOnExec(channel.FD)
 	for _, s := range early {
 		if err := s.do(&b); err != nil {
 			return nil, fail(s.name, err)
 		}
 	}
-	var err error
-	if b.cfg, b.fds, err = receive(ChannelFD); err != nil {
+	if err := channel.Receive(channel.FD, &b.cfg, b.fds[:]); err != nil {
 		return nil, fail("receive config", err)
 	}
 	for _, s := range late {
@@ -112,7 +112,7 @@ func Run() (*Machine, error) {
 	if err != nil {
 		return nil, fail("open listener", err)
 	}
-	m.channel = channel
+	m.channel = end
 	return m, nil
 }
 
@@ -141,7 +141,7 @@ func (b *boot) machine() (*Machine, error) {
 
 // Ready tells the driver that the agent accepts connections. It is called once.
 func (m *Machine) Ready() error {
-	if err := answer(m.channel, reply{}); err != nil {
+	if err := channel.Answer(m.channel, channel.Reply{}); err != nil {
 		return fmt.Errorf("boot: tell that the machine is ready: %w", err)
 	}
 	return nil
@@ -149,11 +149,5 @@ func (m *Machine) Ready() error {
 
 // Fail tells the driver that the agent could not start. It is called instead of Ready.
 func (m *Machine) Fail(err error) {
-	_ = answer(m.channel, reply{Step: "start agent", Error: err.Error()})
-}
-
-// noRoom tells whether a step failed for lack of room on the machine's disk. An overlay that finds no room for its work
-// directory is mounted read-only, and what is written to it then fails for that.
-func noRoom(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
+	_ = channel.Answer(m.channel, channel.Reply{Step: "start agent", Error: err.Error()})
 }

@@ -1,4 +1,4 @@
-package linux
+package rootfs
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"dayfly.dev/dayfly/internal/driver/fsmount"
 	"dayfly.dev/dayfly/internal/driver/trial"
 )
 
@@ -116,19 +117,10 @@ func enterAnnex() error {
 		return err
 	}
 	defer unix.Close(root)
-	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := fsmount.AttachAt(root, "/"); err != nil {
 		return fmt.Errorf("mount its root: %w", err)
 	}
-	if err := unix.Fchdir(root); err != nil {
-		return fmt.Errorf("enter its root: %w", err)
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("change its root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("drop the host's root: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
+	if err := fsmount.EnterRoot(root); err != nil {
 		return err
 	}
 	for i := range lowerMax {
@@ -142,20 +134,7 @@ func enterAnnex() error {
 func annexLower(i int) string { return "/" + strconv.Itoa(i) }
 
 func emptyTmpfs() (int, error) {
-	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("open tmpfs: %w", err)
-	}
-	defer unix.Close(fs)
-	for _, o := range [][2]string{{"mode", "0755"}, {"nr_inodes", annexInode}} {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("set %s: %w", o[0], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("create tmpfs: %w", err)
-	}
-	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	return fsmount.New("tmpfs", fsmount.Plain, fsmount.Option{Key: "mode", Value: "0755"}, fsmount.Option{Key: "nr_inodes", Value: annexInode})
 }
 
 // overlay makes an overlay of layers on behalf of base, the machine's root.
@@ -193,7 +172,7 @@ func (a *annex) overlay(l layers, base uint32) (root int, err error) {
 }
 
 func mountAt(fd int, path string) error {
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := fsmount.AttachAt(fd, path); err != nil {
 		return fmt.Errorf("mount a layer: %w", err)
 	}
 	return nil

@@ -1,4 +1,9 @@
-package linux
+// Package rootfs makes what a machine's root is made of, as mounts without a path: the overlay of its image and its own disk,
+// with ids mapped to the machine's range, and its directory of devices. Ids on disk stay native, so a disk belongs to no range.
+//
+// It makes no disk, and mounts nothing anywhere: descriptors go to the machine, which attaches them. To give every machine
+// another device, add it to devices.
+package rootfs
 
 import (
 	"fmt"
@@ -9,11 +14,11 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/fsmount"
 )
 
 const (
 	devAttrs    = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
-	runAttrs    = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
 	lowerMax    = 64 // layers of one root file system
 	devTmpfs    = "256k"
 	deviceMode  = 0o666
@@ -42,59 +47,85 @@ var deviceLinks = []struct{ name, target string }{
 
 var deviceDirs = []string{"pts", "shm", "mqueue"}
 
-// mounts are the detached mounts of one machine. They never enter the host's mount table; closing the last descriptor of
-// one undoes it.
-type mounts struct {
-	root, dev, run int
+// Maker makes root file systems. Its methods may be called from several goroutines.
+type Maker struct {
+	annex *annex // where overlays are made, or nil: anywhere
 }
 
-func (m mounts) close() {
-	for _, fd := range []int{m.root, m.dev, m.run} {
+// NewMaker finds out how this kernel wants overlays made. Close releases what the Maker holds; what it made lives on.
+func NewMaker() (*Maker, error) {
+	m := &Maker{}
+	if needsAnnex() {
+		if err := m.Attach(); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Attach has overlays made as kernels before 6.15 want it: of layers that are mounted somewhere.
+func (m *Maker) Attach() (err error) {
+	if m.annex == nil {
+		m.annex, err = openAnnex()
+	}
+	return err
+}
+
+// Close ends the Maker's thread.
+func (m *Maker) Close() {
+	if m.annex != nil {
+		m.annex.close()
+	}
+}
+
+// Mounts are the detached mounts of one machine. They never enter the host's mount table; closing the last descriptor of
+// one undoes it. -1 is one that is not there.
+type Mounts struct {
+	Root, Dev int
+}
+
+// Close closes both.
+func (m Mounts) Close() {
+	for _, fd := range []int{m.Root, m.Dev} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
 }
 
-// makeMounts makes the detached mounts of a machine whose user namespace is userns.
-func (d *Driver) makeMounts(spec dayfly.InstanceSpec, userns int) (mounts, error) {
-	m := mounts{root: -1, dev: -1, run: -1}
-	undo := cleanup.Make(func() { m.close() })
+// Make makes the mounts of a machine whose user namespace is userns and whose ids begin at base. The caller closes them.
+func (m *Maker) Make(root dayfly.RootFS, userns int, base uint32) (Mounts, error) {
+	out := Mounts{Root: -1, Dev: -1}
+	undo := cleanup.Make(func() { out.Close() })
 	defer undo.Clean()
-	l, err := openLayers(spec.Root, userns)
+	l, err := openLayers(root, userns)
 	defer l.close() // the overlay holds what it needs
 	if err != nil {
-		return m, fmt.Errorf("make root file system: %w", err)
+		return out, fmt.Errorf("make root file system: %w", err)
 	}
 	done := make(chan error, 1)
-	go asOwner(spec.UIDBase, done, func() (err error) {
-		if d.annex == nil {
-			if m.root, err = overlay(l.detached()); err != nil {
+	go asOwner(base, done, func() (err error) {
+		if m.annex == nil {
+			if out.Root, err = overlay(l.detached()); err != nil {
 				return fmt.Errorf("make root file system: %w", err)
 			}
 		}
-		if m.dev, err = deviceTree(); err != nil {
+		if out.Dev, err = deviceTree(); err != nil {
 			return fmt.Errorf("make devices: %w", err)
 		}
 		return nil
 	})
 	err = <-done
-	if d.annex != nil && err == nil {
-		if m.root, err = d.annex.overlay(l, spec.UIDBase); err != nil {
+	if m.annex != nil && err == nil {
+		if out.Root, err = m.annex.overlay(l, base); err != nil {
 			err = fmt.Errorf("make root file system: %w", err)
 		}
 	}
 	if err != nil {
-		return m, err
-	}
-	if m.run, err = clone(spec.RunDir + "/in"); err != nil {
-		return m, err
-	}
-	if err := unix.MountSetattr(m.run, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: runAttrs}); err != nil {
-		return m, fmt.Errorf("make %s/in read-only: %w", spec.RunDir, err)
+		return out, err
 	}
 	undo.Release()
-	return m, nil
+	return out, nil
 }
 
 // asOwner runs f on a thread of its own as owning does.
@@ -231,18 +262,9 @@ func setLower(fs int, lower []string) error {
 	return nil
 }
 
-// clone gives a detached mount of a directory.
-func clone(dir string) (int, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", dir, err)
-	}
-	return fd, nil
-}
-
 // idmapped gives a detached mount of a directory in which ids are translated by userns.
 func idmapped(dir string, userns int) (int, error) {
-	fd, err := clone(dir)
+	fd, err := fsmount.Clone(dir)
 	if err != nil {
 		return -1, err
 	}
@@ -259,20 +281,8 @@ func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 // deviceTree makes the machine's /dev. It runs as the machine's root, so the nodes are its own; making them takes the
 // host's CAP_MKNOD, which nothing inside has.
 func deviceTree() (int, error) {
-	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(fs)
-	for _, o := range [][2]string{{"mode", "0755"}, {"size", devTmpfs}, {"nr_inodes", "256"}} {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("set %s: %w", o[0], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, err
-	}
-	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, devAttrs)
+	m, err := fsmount.New("tmpfs", devAttrs, fsmount.Option{Key: "mode", Value: "0755"},
+		fsmount.Option{Key: "size", Value: devTmpfs}, fsmount.Option{Key: "nr_inodes", Value: "256"})
 	if err != nil {
 		return -1, err
 	}

@@ -1,4 +1,4 @@
-package boot
+package channel
 
 import (
 	"errors"
@@ -10,37 +10,30 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"dayfly.dev/dayfly"
 )
 
-// channel gives the driver's and the machine's end of a boot channel.
-func channel(t testing.TB) (*net.UnixConn, *os.File) {
+// ends gives the driver's and the machine's end of a channel.
+func ends(t testing.TB) (*net.UnixConn, *os.File) {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ours, theirs, err := Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := os.NewFile(uintptr(pair[0]), "driver")
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "machine")
-	t.Cleanup(func() { _, _ = conn.Close(), theirs.Close() })
-	return conn.(*net.UnixConn), theirs
+	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
+	return ours, theirs
+}
+
+// config stands for a driver's configuration.
+type config struct {
+	ID    string            `json:"id"`
+	Env   map[string]string `json:"env"`
+	Files [][]byte          `json:"files"`
 }
 
 func TestConfigTravels(t *testing.T) {
-	driver, machine := channel(t)
-	want := Config{
-		ID: "sb1", Hostname: "h", User: dayfly.User{Name: "user", UID: 1000, GID: 1000, Home: "/home/user"},
-		Env: map[string]string{"A": strings.Repeat("x", 1<<20)}, Files: []File{{"/etc/hosts", []byte{0, 1, 255}}},
-		Granted: 5, Limits: dayfly.Limits{VCPU: 1}, Masked: []string{"/proc/kcore"}, ReadOnly: []string{"/proc/sys"},
-		Seccomp: []byte{1, 2, 3}, OpenMax: 7,
-	}
-	var fds [fdCount]*os.File
+	driver, machine := ends(t)
+	want := config{ID: "sb1", Env: map[string]string{"A": strings.Repeat("x", 1<<20)}, Files: [][]byte{{0, 1, 255}}}
+	var fds [3]*os.File
 	for i := range fds {
 		f, err := os.CreateTemp(t.TempDir(), "fd")
 		if err != nil {
@@ -50,13 +43,10 @@ func TestConfigTravels(t *testing.T) {
 		fds[i] = f
 	}
 	sent := make(chan error, 1)
-	go func() {
-		sent <- Send(driver, want, Descriptors{
-			Root: int(fds[fdRoot].Fd()), Dev: int(fds[fdDev].Fd()), Run: int(fds[fdRun].Fd()),
-			Listen: int(fds[fdListen].Fd()), OOM: int(fds[fdOOM].Fd()),
-		})
-	}()
-	got, received, err := receive(int(machine.Fd()))
+	go func() { sent <- Send(driver, want, int(fds[0].Fd()), int(fds[1].Fd()), int(fds[2].Fd())) }()
+	var got config
+	received := make([]int, len(fds))
+	err := Receive(int(machine.Fd()), &got, received)
 	if err = errors.Join(err, <-sent); err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +69,11 @@ func TestAwait(t *testing.T) {
 		{"ready", "{}", ""},
 		{"died", "", "died"},
 		{"failed", `{"step":"mount root","error":"no"}`, "mount root: no"},
-		{"nonsense", "\x00\xff", "read boot reply"},
-		{"endless", strings.Repeat("x", replyMax*2), "read boot reply"},
+		{"nonsense", "\x00\xff", "read reply"},
+		{"endless", strings.Repeat("x", replyMax*2), "read reply"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			driver, machine := channel(t)
+			driver, machine := ends(t)
 			go func() {
 				_, _ = io.WriteString(machine, tt.said)
 				_ = machine.Close()
@@ -99,16 +89,14 @@ func TestAwait(t *testing.T) {
 
 // TestFailureArrives: a machine that fails before it has read its Config is heard all the same.
 func TestFailureArrives(t *testing.T) {
-	driver, machine := channel(t)
+	driver, machine := ends(t)
 	sent := make(chan error, 1)
-	go func() {
-		sent <- Send(driver, Config{ID: strings.Repeat("x", 1<<10)}, Descriptors{})
-	}()
+	go func() { sent <- Send(driver, config{ID: strings.Repeat("x", 1<<10)}, 0) }()
 	answered := make(chan error, 1)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	go func() { answered <- answer(machine, reply{Step: "early", Error: "bad luck"}) }()
+	go func() { answered <- Answer(machine, Reply{Step: "early", Error: "bad luck"}) }()
 	if err := Await(driver); err == nil || !strings.Contains(err.Error(), "early: bad luck") {
 		t.Errorf("Await = %v", err)
 	}
@@ -121,9 +109,9 @@ func TestFailureArrives(t *testing.T) {
 func TestALackOfRoomIsToldAsOne(t *testing.T) {
 	for name, full := range map[string]bool{"no room": true, "something else": false} {
 		t.Run(name, func(t *testing.T) {
-			driver, machine := channel(t)
+			driver, machine := ends(t)
 			answered := make(chan error, 1)
-			go func() { answered <- answer(machine, reply{Step: "write files", Error: "no", Full: full}) }()
+			go func() { answered <- Answer(machine, Reply{Step: "write files", Error: "no", Full: full}) }()
 			if err := Await(driver); err == nil || errors.Is(err, unix.ENOSPC) != full {
 				t.Errorf("Await = %v", err)
 			}
@@ -140,7 +128,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte{255, 255, 255, 255})
 	f.Add([]byte{0, 0, 0, 9, '{'})
 	f.Fuzz(func(t *testing.T, said []byte) {
-		driver, machine := channel(t)
+		driver, machine := ends(t)
 		go func() {
 			if len(said) > 0 {
 				_, _, _ = driver.WriteMsgUnix(said[:min(len(said), headBytes)], unix.UnixRights(0, 0, 0, 0, 0), nil)
@@ -148,7 +136,9 @@ func FuzzReceive(f *testing.F) {
 			}
 			_ = driver.Close()
 		}()
-		_, fds, err := receive(int(machine.Fd()))
+		var cfg config
+		fds := make([]int, 5)
+		err := Receive(int(machine.Fd()), &cfg, fds)
 		for _, fd := range fds {
 			if fd > 2 {
 				_ = unix.Close(fd)

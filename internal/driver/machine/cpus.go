@@ -1,4 +1,4 @@
-package linux
+package machine
 
 import (
 	"fmt"
@@ -8,21 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpus deals the host's CPUs out to machines that have fewer than the host, so that a program inside that asks how many
+// CPUs deals the host's CPUs out to machines that have fewer than the host, so that a program inside that asks how many
 // there are (nproc) gets its limit. It is a view, not a reservation: the time limit is the cgroup's.
-type cpus struct {
+type CPUs struct {
 	allowed []int // those this process may run on
 
 	mu   sync.Mutex
 	load map[int]int // CPU → machines on it
 }
 
-func newCPUs() (*cpus, error) {
+// NewCPUs deals out those that this process may run on.
+func NewCPUs() (*CPUs, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, fmt.Errorf("read own CPUs: %w", err)
 	}
-	c := &cpus{load: map[int]int{}}
+	c := &CPUs{load: map[int]int{}}
 	for cpu := range len(set) * 64 {
 		if set.IsSet(cpu) {
 			c.allowed = append(c.allowed, cpu)
@@ -31,8 +32,8 @@ func newCPUs() (*cpus, error) {
 	return c, nil
 }
 
-// take picks the n CPUs with the fewest machines. It gives none when the machine may use all.
-func (c *cpus) take(n int) []int {
+// Take picks the n CPUs with the fewest machines. It gives none when the machine may use all.
+func (c *CPUs) Take(n int) []int {
 	if n <= 0 || n >= len(c.allowed) {
 		return nil
 	}
@@ -47,8 +48,8 @@ func (c *cpus) take(n int) []int {
 	return picked
 }
 
-// hold counts CPUs that a recovered machine has already.
-func (c *cpus) hold(picked []int) {
+// Hold counts CPUs that a recovered machine has already.
+func (c *CPUs) Hold(picked []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cpu := range picked {
@@ -56,8 +57,8 @@ func (c *cpus) hold(picked []int) {
 	}
 }
 
-// give counts them back.
-func (c *cpus) give(picked []int) {
+// Give counts them back.
+func (c *CPUs) Give(picked []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cpu := range picked {

@@ -1,4 +1,10 @@
-package boot
+// Package beneath makes and opens what a machine needs in its root file system, before anything of the machine runs. That root
+// comes from an image and is hostile: every path in it is opened beneath the root's descriptor, without magic links, and what
+// stands in the way of a mount point is replaced.
+//
+// It knows no driver and mounts nothing. To put another thing into every machine's root, add a function here and call it where
+// the drivers call WriteFiles.
+package beneath
 
 import (
 	"errors"
@@ -9,15 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// How a path is resolved.
 const (
-	resolveStrict = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-	resolveInside = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS // links are followed, but never out of the root
-	fileMode      = 0o644
-	againMax      = 64 // times that a resolution is tried again while the kernel says EAGAIN
+	Strict = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	Inside = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS // links are followed, but never out of the root
+
+	fileMode = 0o644
+	umask    = 0o022
+	againMax = 64 // times that a resolution is tried again while the kernel says EAGAIN
+	dupMin   = 4  // lowest number of a copied descriptor: those below are agreed upon with others
 )
 
-// openat2 opens name beneath root. The kernel answers EAGAIN when a rename elsewhere on the host raced the resolution.
-func openat2(root int, name string, flags int, mode, resolve uint64) (fd int, err error) {
+// File is one file to write into a root file system.
+type File struct {
+	Path    string `json:"path"` // absolute inside
+	Content []byte `json:"content"`
+}
+
+// Open opens name beneath root. The kernel answers EAGAIN when a rename elsewhere on the host raced the resolution.
+func Open(root int, name string, flags int, mode, resolve uint64) (fd int, err error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: mode, Resolve: resolve}
 	for range againMax {
 		fd, err = unix.Openat2(root, name, &how)
@@ -28,20 +44,20 @@ func openat2(root int, name string, flags int, mode, resolve uint64) (fd int, er
 	return fd, err
 }
 
-// openDir opens the directory name beneath root, for mounting on it. What is missing is made; what is there but no
+// OpenDir opens the directory name beneath root, for mounting on it. What is missing is made; what is there but no
 // directory (an image may ship /proc as a link, /dev as a file) is removed first.
-func openDir(root int, name string, mode uint32) (int, error) {
+func OpenDir(root int, name string, mode uint32) (int, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY
-	fd, err := openat2(root, name, flags, 0, resolveStrict)
+	fd, err := Open(root, name, flags, 0, Strict)
 	if err == nil {
 		return fd, nil
 	}
-	at, err := unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, ChannelFD+1)
+	at, err := unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, dupMin)
 	if err != nil {
 		return -1, err
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		next, err := openat2(at, part, flags, 0, resolveStrict)
+		next, err := Open(at, part, flags, 0, Strict)
 		if err != nil {
 			next, err = replaceByDir(at, part, mode)
 		}
@@ -62,16 +78,15 @@ func replaceByDir(at int, name string, mode uint32) (int, error) {
 	if err := unix.Mkdirat(at, name, mode); err != nil {
 		return -1, fmt.Errorf("make directory %s: %w", name, err)
 	}
-	return openat2(at, name, unix.O_PATH|unix.O_DIRECTORY, 0, resolveStrict)
+	return Open(at, name, unix.O_PATH|unix.O_DIRECTORY, 0, Strict)
 }
 
-// writeFiles writes the node's files and makes /tmp usable. It runs while nothing but the root file system itself can be
-// reached through its descriptor: no /proc, no device.
-func (b *boot) writeFiles() error {
+// WriteFiles writes the node's files and makes /tmp usable. It must run while nothing but the root file system itself can be
+// reached through its descriptor: no /proc, no device. It leaves the usual umask, 022.
+func WriteFiles(root int, files []File) error {
 	unix.Umask(0)
-	defer unix.Umask(0o022)
-	root := b.fds[fdRoot]
-	for _, f := range b.cfg.Files {
+	defer unix.Umask(umask)
+	for _, f := range files {
 		if err := writeFile(root, f); err != nil {
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}
@@ -82,9 +97,9 @@ func (b *boot) writeFiles() error {
 // makeTmp makes /tmp a directory of the root file system itself, so that what is written there counts as disk.
 func makeTmp(root int) error {
 	var st unix.Stat_t
-	fd, err := openat2(root, "tmp", unix.O_PATH|unix.O_DIRECTORY, 0, resolveInside)
+	fd, err := Open(root, "tmp", unix.O_PATH|unix.O_DIRECTORY, 0, Inside)
 	if err != nil {
-		if fd, err = openDir(root, "tmp", 0o1777); err != nil {
+		if fd, err = OpenDir(root, "tmp", 0o1777); err != nil {
 			return fmt.Errorf("make /tmp: %w", err)
 		}
 	}
@@ -127,7 +142,7 @@ func writeFile(root int, f File) error {
 	} else if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove the old one: %w", err)
 	}
-	fd, err := openat2(dir, name, flags, fileMode, resolveStrict)
+	fd, err := Open(dir, name, flags, fileMode, Strict)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
@@ -145,11 +160,11 @@ func writeFile(root int, f File) error {
 // parent opens the directory that a file goes into and makes it when it is missing.
 func parent(root int, dir string) (int, error) {
 	name := "." + dir
-	fd, err := openat2(root, name, unix.O_PATH|unix.O_DIRECTORY, 0, resolveInside)
+	fd, err := Open(root, name, unix.O_PATH|unix.O_DIRECTORY, 0, Inside)
 	if err == nil {
 		return fd, nil
 	}
-	if fd, err = openDir(root, strings.Trim(dir, "/"), 0o755); err != nil {
+	if fd, err = OpenDir(root, strings.Trim(dir, "/"), 0o755); err != nil {
 		return -1, fmt.Errorf("make its directory: %w", err)
 	}
 	return fd, nil
