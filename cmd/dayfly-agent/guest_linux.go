@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -21,7 +22,7 @@ func guest(ctx context.Context) error {
 	os.Clearenv() // it tuned the runtime and means nothing to commands
 	err = agent.Serve(ctx, &guestListener{Listener: m.Listener}, agent.Config{
 		User: m.User, Workdir: m.Workdir, Env: m.Env, MemoryBytes: m.Memory, SwitchUser: true,
-		Granted: m.Duration(), GrantFile: m.Grant,
+		Granted: m.Duration(), GrantFile: fmt.Sprintf("/proc/self/fd/%d/grant", m.Shown.Fd()),
 	})
 	cell.Failed(err)
 	return err

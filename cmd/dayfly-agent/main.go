@@ -1,6 +1,7 @@
 // Command dayfly-agent is the one program of Dayfly that runs inside a sandbox. As "dayfly-agent boot" it is PID 1 of a machine
 // of the linux driver: boot code and agent in one process. As "dayfly-agent serve" it is the agent alone, in a process that
-// somebody else prepared, such as the fake driver. It has no other modes, reads no environment and writes no log.
+// somebody else prepared, such as the fake driver. As "dayfly-agent cell" it surrounds a machine of the gvisor driver on the
+// host, and as "dayfly-agent guest" it is PID 1 in it. It reads no environment and writes no log.
 //
 // To add a mode, add a case below and a file for what precedes agent.Serve.
 package main
@@ -22,13 +23,14 @@ func main() {
 		mode = os.Args[1]
 	}
 	var err error
+	told := false // somebody was told of the error already
 	switch mode {
 	case "boot":
 		err = bootMachine(context.Background())
 	case "serve":
 		err = serve(context.Background())
 	case "cell":
-		err = cell.Run()
+		told, err = cell.Run()
 	case "guest":
 		err = guest(context.Background())
 	default:
@@ -36,7 +38,9 @@ func main() {
 		os.Exit(exitUsage)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "dayfly-agent:", err)
+		if !told {
+			fmt.Fprintln(os.Stderr, "dayfly-agent:", err)
+		}
 		os.Exit(1)
 	}
 }

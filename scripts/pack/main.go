@@ -1,16 +1,22 @@
 // Command pack makes the embedded helper out of a built program: it overwrites the blobs that are named (files that the program
-// embeds and never uses here) with zeros, and compresses the rest.
+// embeds and never uses here) with zeros, and compresses the rest. Before it comes a frame that decoders skip, with the hash of
+// what is compressed.
 //
 //	go run ./scripts/pack PROGRAM PACKED [BLOB…]
 package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"os"
 
 	"github.com/klauspost/compress/zstd"
 )
+
+// skipMagic begins a frame of zstd that decoders skip.
+const skipMagic = 0x184D2A50
 
 func main() {
 	if len(os.Args) < 3 {
@@ -43,5 +49,8 @@ func pack(program, packed string, blobs []string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(packed, w.EncodeAll(b, nil), 0o644)
+	sum := sha256.Sum256(b)
+	out := binary.LittleEndian.AppendUint32(nil, skipMagic)
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(sum)))
+	return os.WriteFile(packed, w.EncodeAll(b, append(out, sum[:]...)), 0o644)
 }

@@ -4,9 +4,11 @@
 //
 // A machine is one cell (package cell): the control group, namespaces and root directory around runsc, all made before it
 // starts, so that runsc itself configures nothing on the host and the warden ends everything by the group, as under every
-// driver. The agent is PID 1 inside and accepts on a unix socket that the gofer makes in the cell; the node dials it there.
+// driver. Nothing of a machine is root on the host: its cell has a user namespace with the machine's own range of ids. The agent
+// is PID 1 inside and accepts on a unix socket that the gofer makes in the cell; the node dials it there.
 //
-// What a machine has inside is cell/spec.go; how runsc is called is flags below.
+// It makes no disks and no networks, and calls into no running machine but by the agent. What a machine has inside is
+// cell/spec.go; how runsc is called is flags below.
 package gvisor
 
 import (
@@ -14,16 +16,21 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/machine"
+	"dayfly.dev/dayfly/internal/driver/rootfs"
+	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 // Options configure a Driver.
 type Options struct {
 	// Installation is the id that every object on the host carries.
 	Installation string
-	// Dir is an existing directory that belongs to the installation: the helper and the agent are kept there, by content.
+	// Dir is an existing directory that belongs to the installation: the helper is kept there, by content.
 	Dir string
 	// Agent is the agent's binary.
 	Agent []byte
@@ -41,17 +48,21 @@ type Driver struct {
 
 	host    cgroup.Host
 	watcher machine.Watcher
-	agent   string // path of the agent's binary
-	runsc   string
+	cpus    *machine.CPUs
+	roots   *rootfs.Maker
+	agent   int    // descriptor of the sealed agent
+	runsc   string // path
+	foreign string // version of a runsc that is not the embedded one, or empty
 }
 
 // flags are runsc's global flags. The cell has made the cgroups and the network; the root file system is the same overlay on
 // the same pool as under the linux driver, so the sentry keeps none of its own; host-uds lets the agent's socket be dialled
-// from outside (nothing outside lets itself be dialled: only creating is allowed).
+// from outside (nothing outside lets itself be dialled: only creating is allowed); net-raw is for ping, and what it sends meets
+// the same rules of the host as under every driver.
 func flags() []string {
 	return []string{
 		"--root=/state", "--platform=systrap", "--network=sandbox", "--ignore-cgroups", "--overlay2=none", "--host-uds=create",
-		"--allow-suid", "--host-settings=ignore",
+		"--allow-suid", "--net-raw", "--host-settings=ignore",
 	}
 }
 
@@ -76,17 +87,32 @@ func (d *Driver) prepare(o Options) (err error) {
 	if d.host, err = cgroup.Detect("/"); err != nil {
 		return err
 	}
-	if d.agent, err = keep(o.Dir, "dayfly-agent", o.Agent); err != nil {
+	if d.runsc = o.Runsc; d.runsc == "" {
+		d.runsc, err = extract(o.Dir)
+	} else {
+		d.foreign, err = versionOf(d.runsc)
+	}
+	if err != nil {
 		return err
 	}
-	d.runsc = o.Runsc
-	if d.runsc == "" {
-		if d.runsc, err = extract(o.Dir); err != nil {
-			return err
-		}
+	if d.cpus, err = machine.NewCPUs(); err != nil {
+		return err
 	}
-	d.watcher.Events, err = cgroup.NewEvents()
-	return err
+	var undo cleanup.Stack
+	defer undo.Clean()
+	if d.agent, err = sealed.Agent(o.Agent); err != nil {
+		return err
+	}
+	undo.Add(func() { _ = unix.Close(d.agent) })
+	if d.roots, err = rootfs.NewMaker(); err != nil {
+		return err
+	}
+	undo.Add(d.roots.Close)
+	if d.watcher.Events, err = cgroup.NewEvents(); err != nil {
+		return err
+	}
+	undo.Release()
+	return nil
 }
 
 // Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its
@@ -97,7 +123,8 @@ func (d *Driver) Close() error {
 	}
 	err := d.watcher.Events.Close()
 	d.watcher.Ending.Wait()
-	return err
+	d.roots.Close()
+	return errors.Join(err, unix.Close(d.agent))
 }
 
 // Name implements dayfly.Driver.

@@ -18,14 +18,17 @@ import (
 // instance implements dayfly.Instance. Its first process is the cell.
 type instance struct {
 	*machine.Machine
+	cpus []int
 }
 
 func newInstance(d *Driver, id string, group *cgroup.Group) *instance {
-	return &instance{machine.New(&d.watcher, id, group, nil /* no more to do */)}
+	i := &instance{}
+	i.Machine = machine.New(&d.watcher, id, group, func() { d.cpus.Give(i.cpus) })
+	return i
 }
 
-// Dial implements dayfly.Instance. The socket lies in a directory that the machine's root may write to, so it is held by a
-// descriptor and looked at before it is used: nothing here ever follows what is in that directory.
+// Dial implements dayfly.Instance. The socket lies in a directory that the user-space kernel and its file server may write to,
+// so it is held by a descriptor and looked at before it is used: nothing here ever follows what is in that directory.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) { return i.DialWith(ctx, i.dial) }
 
 func (i *instance) dial(ctx context.Context) (net.Conn, error) {
@@ -66,7 +69,12 @@ func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (d
 		return nil, err
 	}
 	inst := newInstance(d, id, group)
+	inst.cpus = st.CPUs
+	d.cpus.Hold(inst.cpus)
 	if err := inst.Recover(ctx, raw, st); err != nil {
+		if !inst.Ended() { // its end gives them back
+			d.cpus.Give(inst.cpus)
+		}
 		return nil, fmt.Errorf("recover %s: %w", id, err)
 	}
 	return inst, nil

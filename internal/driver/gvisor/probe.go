@@ -35,6 +35,9 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 		return c
 	}
 	c.Works, c.IdleBytes = true, idle
+	if d.foreign != "" {
+		c.Reasons = append(c.Reasons, "it uses "+d.runsc+", version "+d.foreign+", instead of the built-in gVisor")
+	}
 	return c
 }
 

@@ -17,15 +17,22 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/channel"
+	"dayfly.dev/dayfly/internal/driver/fsmount"
 	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
+	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 const (
-	undoWait  = 10 * time.Second // for a failed start to be undone
-	logWait   = 100 * time.Millisecond
-	openFiles = 1 << 20 // descriptors of a process inside, if the host allows
-	logMax    = 4 << 10
+	undoWait   = 10 * time.Second // for a failed start to be undone
+	logWait    = 100 * time.Millisecond
+	hangUpWait = time.Second // for a cell to say why it hung up
+	openFiles  = 1 << 20     // descriptors of a process inside, if the host allows
+	logMax     = 4 << 10
+	runscAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	uidBaseMin = dayfly.IDCount // ids below belong to the host
 
 	// The user-space kernel has threads of its own on the host: its group's limit of processes must not be what a program
 	// inside meets first. That is RLIMIT_NPROC, set inside.
@@ -35,7 +42,7 @@ const (
 	// Memory of the user-space kernel itself, on top of the limit of what runs inside.
 	overheadBytes = 96 << 20
 
-	namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 )
 
 // Start implements dayfly.Driver.
@@ -61,8 +68,8 @@ func check(spec dayfly.InstanceSpec) error {
 	if !dayfly.ValidID(dayfly.PrefixSandbox, spec.ID) {
 		return fmt.Errorf("%q is no sandbox id", spec.ID)
 	}
-	if len(spec.Root.Lower) == 0 {
-		return errors.New("no lower directory")
+	if spec.UIDBase < uidBaseMin {
+		return fmt.Errorf("host uid %d is not for machines", spec.UIDBase)
 	}
 	for _, dir := range append([]string{spec.RunDir, spec.Root.Upper}, spec.Root.Lower...) {
 		if !filepath.IsAbs(dir) {
@@ -98,37 +105,31 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 		_ = inst.Destroy(ctx) // what it cannot remove is in List, for Reclaim
 	})
 	failpoint.Hit("gvisor.start.group")
-	if err := mountPoints(spec.RunDir); err != nil {
-		return nil, err
-	}
-	c, err := d.spawn(inst)
+	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
+	c, err := d.spawn(inst, spec)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	failpoint.Hit("gvisor.start.spawned")
-	if err := d.raise(ctx, c, spec); err != nil {
+	if err := d.raise(ctx, c, spec, inst.cpus); err != nil {
+		if kills, kerr := group.OOMKills(); kerr == nil && kills > 0 && ctx.Err() == nil {
+			return nil, tooSmall(spec.Limits.MemoryBytes, err)
+		}
 		return nil, err
 	}
 	failpoint.Hit("gvisor.start.raised")
-	if err := inst.Settle(spec.RunDir, nil /* none dealt */); err != nil {
+	if err := inst.Settle(spec.RunDir, inst.cpus); err != nil {
 		return nil, err
 	}
 	undo.Release()
 	return inst, nil
 }
 
-// mountPoints makes what the cell mounts on in the directory that is shown inside.
-func mountPoints(runDir string) error {
-	in := filepath.Join(runDir, "in")
-	if err := os.Mkdir(filepath.Join(in, "sock"), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make mount point: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(in, "agent"), os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o755)
-	if err != nil {
-		return fmt.Errorf("make mount point: %w", err)
-	}
-	return f.Close()
+// tooSmall tells that a machine ran out of memory before it could do anything.
+func tooSmall(limitBytes int64, err error) error {
+	return dayfly.Errorf(dayfly.CodeInvalid, "the memory limit of %d MiB is too small for a sandbox under gVisor to start", limitBytes>>20).
+		WithHint("give it more memory").WithCause(err)
 }
 
 // starting is a cell that starts, and the driver's ends of what connects them.
@@ -154,90 +155,139 @@ func (s *starting) said() error {
 }
 
 // spawn starts the cell, in its group and in namespaces of its own.
-func (d *Driver) spawn(inst *instance) (*starting, error) {
-	channel, end, err := socketPair()
+func (d *Driver) spawn(inst *instance, spec dayfly.InstanceSpec) (*starting, error) {
+	conn, end, err := channel.Pair()
 	if err != nil {
-		return nil, fmt.Errorf("make channel: %w", err)
+		return nil, err
 	}
 	defer end.Close()
 	log, logEnd, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, channel.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
 	defer logEnd.Close()
-	cmd := exec.Command(d.agent, "cell")
+	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", d.agent), "cell")
 	cmd.Args[0] = "dayfly-cell"
 	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	cmd.Stderr = logEnd
 	cmd.ExtraFiles = []*os.File{end}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(spec.UIDBase), Size: dayfly.IDCount}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: namespaces, Setsid: true, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+		Credential: &syscall.Credential{},
+	}
 	if err := inst.Group.StartCmd(cmd); err != nil {
-		return nil, errors.Join(fmt.Errorf("start cell: %w", err), channel.Close(), log.Close())
+		return nil, errors.Join(fmt.Errorf("start cell: %w", err), conn.Close(), log.Close())
 	}
 	inst.PID, inst.Ours = cmd.Process.Pid, true
 	_ = cmd.Process.Release() // Machine waits for it, by its pid
-	return &starting{pid: inst.PID, channel: channel, log: log}, nil
+	return &starting{pid: inst.PID, channel: conn, log: log}, nil
 }
 
 // raise brings a cell to life: its network in parallel with its root directory, then runsc.
-func (d *Driver) raise(ctx context.Context, s *starting, spec dayfly.InstanceSpec) error {
+func (d *Driver) raise(ctx context.Context, s *starting, spec dayfly.InstanceSpec, cpus []int) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.channel.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err := cell.Send(s.channel, d.config(spec))
+	err := d.furnish(s, spec, cpus)
 	if err == nil {
-		if err = attach(ctx, s.pid, spec); err != nil {
+		if err := attach(ctx, s.pid, spec); err != nil {
 			return fmt.Errorf("attach network: %w", err)
 		}
 		failpoint.Hit("gvisor.start.attached")
+		if err := s.fixScore(); err != nil {
+			return err
+		}
 		err = cell.Go(s.channel)
 	}
-	if rerr := cell.Await(s.channel); rerr != nil { // even after a failed send: the cell may have said why it hung up
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return errors.Join(rerr, err, s.said())
+	// Even after a failed send: the cell may have said why it hung up.
+	aerr := s.await(err)
+	if aerr != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
-	return err
+	return aerr
+}
+
+// await waits until the machine is ready. sendErr, or nil, is what the driver met before.
+func (s *starting) await(sendErr error) error {
+	if sendErr != nil { // it may not be waiting for anything
+		_ = s.channel.SetDeadline(time.Now().Add(hangUpWait))
+	}
+	err := channel.Await(s.channel)
+	switch {
+	case errors.Is(err, channel.ErrDied):
+		return errors.Join(err, sendErr, s.said())
+	case err != nil && sendErr != nil:
+		return errors.Join(sendErr, err)
+	case err != nil:
+		return err
+	}
+	return sendErr
+}
+
+// furnish sends the cell what it needs of the host.
+func (d *Driver) furnish(s *starting, spec dayfly.InstanceSpec, cpus []int) error {
+	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", s.pid))
+	if err != nil {
+		return fmt.Errorf("open user namespace: %w", err)
+	}
+	defer userns.Close()
+	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	shown, err := machine.Shown(spec.RunDir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(shown)
+	runsc, err := fsmount.Clone(d.runsc)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(runsc)
+	if err := fsmount.Restrict(runsc, runscAttrs); err != nil {
+		return fmt.Errorf("make runsc read-only: %w", err)
+	}
+	failpoint.Hit("gvisor.start.mounted")
+	return cell.Send(s.channel, config(spec, cpus), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.agent})
 }
 
 func attach(ctx context.Context, pid int, spec dayfly.InstanceSpec) error {
+	if spec.AttachNetwork == nil {
+		return nil // the cell brings loopback up
+	}
 	netns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return err
 	}
 	defer netns.Close()
-	if spec.AttachNetwork == nil {
-		return loopbackUp(netns)
-	}
 	return spec.AttachNetwork(ctx, netns)
 }
 
-func (d *Driver) config(spec dayfly.InstanceSpec) cell.Config {
+// fixScore writes the oom_score_adj that the cell gave itself once more, before it starts anything: nothing of the machine can
+// lower what a writer with CAP_SYS_RESOURCE wrote.
+func (s *starting) fixScore() error {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/oom_score_adj", s.pid), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open oom_score_adj: %w", err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(cell.Score)); err != nil && !errors.Is(err, unix.EACCES) { // the node's own is higher
+		return fmt.Errorf("write oom_score_adj: %w", err)
+	}
+	return nil
+}
+
+func config(spec dayfly.InstanceSpec, cpus []int) cell.Config {
 	cfg := cell.Config{
-		ID: spec.ID, Root: spec.Root, RunDir: spec.RunDir, Runsc: d.runsc, Agent: d.agent, Flags: flags(), Limits: spec.Limits,
-		OpenMax: openFiles,
+		ID: spec.ID, Flags: flags(), Limits: spec.Limits, CPUs: cpus, Network: spec.AttachNetwork != nil, OpenMax: openFiles,
 		Guest: cell.Guest{
-			User: spec.User, Workdir: spec.Workdir, Env: spec.Env, Granted: int64(spec.Granted), Memory: spec.Limits.MemoryBytes,
-			Network: spec.AttachNetwork != nil,
+			ID: spec.ID, User: spec.User, Workdir: spec.Workdir, Env: spec.Env, Granted: int64(spec.Granted), Memory: spec.Limits.MemoryBytes,
 		},
 	}
 	for path, content := range spec.Files {
-		cfg.Guest.Files = append(cfg.Guest.Files, cell.File{Path: path, Content: content})
+		cfg.Files = append(cfg.Files, beneath.File{Path: path, Content: content})
 	}
 	return cfg
-}
-
-// socketPair gives the driver's end and the cell's.
-func socketPair() (*net.UnixConn, *os.File, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "cell channel"), os.NewFile(uintptr(pair[1]), "cell channel")
-	defer ours.Close() // FileConn makes a copy
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, nil, errors.Join(err, theirs.Close())
-	}
-	return conn.(*net.UnixConn), theirs, nil
 }

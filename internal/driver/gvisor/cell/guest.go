@@ -2,58 +2,111 @@ package cell
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+const guestMax = 32 << 20 // bytes of an encoded Guest
+
+// guestDevices are what /dev has inside; gVisor makes some more.
+var guestDevices = []string{
+	"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "mqueue", "fd", "stdin", "stdout", "stderr", "core",
+}
+
+// guestCapabilities are those of root inside, as bits.
+const guestCapabilities uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FSETID | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETFCAP |
+	1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_KILL | 1<<unix.CAP_AUDIT_WRITE
+
 // Machine is a machine as its agent finds it, behind the user-space kernel.
 type Machine struct {
 	Guest
 	Listener net.Listener // accepts connections from the node
-	Grant    string       // path of the grant file
+	Shown    *os.File     // the node's read-only directory for this machine, with the file "grant" in it. A path could be moved away.
 }
 
-// Enter prepares the inside: it reads what the cell tells, writes the files and opens the agent's socket. It must be the first
-// thing PID 1 does. On an error the caller tells Failed.
+// Enter prepares the inside: it reads what the cell tells, opens the agent's socket and gives up what only that needed. It
+// must be the first thing PID 1 does. On an error the caller tells Failed.
 func Enter() (*Machine, error) {
 	unix.Umask(0o022)
-	b, err := io.ReadAll(io.LimitReader(os.Stdin, configMax))
+	b, err := io.ReadAll(io.LimitReader(os.Stdin, guestMax))
 	if err != nil {
-		return nil, fmt.Errorf("read config: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	m := &Machine{Grant: guestGrant}
+	m := &Machine{}
 	if err := json.Unmarshal(b, &m.Guest); err != nil {
-		return nil, fmt.Errorf("read config: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	for _, f := range m.Files {
-		if err := writeFile(f); err != nil {
-			return nil, fmt.Errorf("write %s: %w", f.Path, err)
-		}
+	if m.Shown, err = os.Open(guestShown); err != nil {
+		return nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: guestSock, Net: "unix"})
-	if err != nil {
+	if m.Listener, err = listen(guestSockDir(m.ID)); err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	l.SetUnlinkOnClose(false)
-	m.Listener = l
+	if err := pruneDevices("/dev"); err != nil {
+		return nil, fmt.Errorf("remove devices: %w", err)
+	}
+	if err := renounce(); err != nil {
+		return nil, fmt.Errorf("drop capabilities: %w", err)
+	}
 	return m, nil
 }
 
-// writeFile puts a file into the image's root file system, in place of whatever the image has there.
-func writeFile(f File) error {
-	if err := os.MkdirAll(filepath.Dir(f.Path), dirPerm); err != nil {
+// listen makes the agent's socket and unmounts the directory that it is in: from here on nothing inside can reach, replace or
+// remove it. The node dials it on the other side.
+func listen(dir string) (net.Listener, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/" + sockName, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	hold, err := os.Open(dir) // its file server accepts for the agent, as long as the file system is in use
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return nil, fmt.Errorf("unmount its directory: %w", err)
+	}
+	if err := os.Remove(dir); err != nil {
+		return nil, fmt.Errorf("remove its directory: %w", err)
+	}
+	return &listener{l, hold}, nil
+}
+
+// listener is the agent's, with what must stay open for it.
+type listener struct {
+	net.Listener
+	dir *os.File
+}
+
+// pruneDevices removes what a machine of another driver does not have either, such as fuse.
+func pruneDevices(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !slices.Contains(guestDevices, e.Name()) {
+			err = errors.Join(err, os.RemoveAll(dir+"/"+e.Name()))
+		}
+	}
+	return err
+}
+
+// renounce gives up what the agent needed to unmount, for every thread and everything that it will start.
+func renounce() error {
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0); errno != 0 {
+		return errno
+	}
+	if err := setCapabilities(guestCapabilities); err != nil {
 		return err
 	}
-	if err := os.Remove(f.Path); err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	return os.WriteFile(f.Path, f.Content, filePerm)
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
 // Duration is the time granted at birth.

@@ -1,156 +1,116 @@
 package cell
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/internal/driver/channel"
+	"dayfly.dev/dayfly/internal/driver/loopback"
 )
 
-// Limits of what runsc and the agent may say while they start.
-const (
-	saidMax  = 8 << 10
-	readyMax = 4 << 10
-)
+// Score is the oom_score_adj of everything of a machine: when the whole host lacks memory the kernel kills machines before
+// anything of the host.
+const Score = "400"
 
-// Run is the cell's life. It returns when nothing of the machine lives any more, or with an error when it could not be
-// started; the driver has been told then. It must be the first thing the process does.
-func Run() error {
-	runtime.LockOSThread() // the thread that starts runsc bears a filter; namespaces are the whole process's
-	channel := os.NewFile(ChannelFD, "cell channel")
-	if err := unix.CloseRange(ChannelFD+1, ^uint(0), 0); err != nil {
-		return fmt.Errorf("close descriptors: %w", err)
-	}
-	unix.CloseOnExec(ChannelFD)
-	fail := func(step string, err error) error {
-		_ = answer(channel, reply{Step: step, Error: err.Error(), Full: noRoom(err)})
-		return fmt.Errorf("%s: %w", step, err)
-	}
-	cfg, err := receive(channel)
-	if err != nil {
-		return fail("receive the cell's config", err)
-	}
-	if err := setName(); err != nil {
-		return fail("set name", err)
-	}
-	if err := makeTree(cfg); err != nil {
-		return fail("make the cell", err)
-	}
-	if err := writeSpec(cfg); err != nil {
-		return fail("write the machine's specification", err)
-	}
-	if err := awaitGo(channel); err != nil {
-		return fail("wait for the network", err)
-	}
-	if err := quietMembarrier(); err != nil {
-		return fail("load filter", err)
-	}
-	if err := launch(cfg); err != nil {
-		return fail("start the machine", err)
-	}
-	if err := answer(channel, reply{}); err != nil {
-		return err // nobody waits for this machine: it ends with this process
-	}
-	return reap()
+// cell is one run.
+type cell struct {
+	cfg    Config
+	fds    [fdNumber]int
+	mounts pseudo
+	end    *os.File // of the channel
+	vital  []int    // the user-space kernel and its file server: the machine ends with either
 }
 
-// launch starts the machine and returns when its agent accepts connections.
-func launch(cfg Config) error {
-	config, err := json.Marshal(cfg.Guest)
-	if err != nil {
-		return err
+// steps are what happens once the Config is here, in this order. Their names are reported when they fail.
+var steps = []struct {
+	name string
+	do   func(*cell) error
+}{
+	{"bind to CPUs", (*cell).setCPUs},
+	{"furnish the root file system", func(c *cell) error { return furnish(c.fds[fdRoot], c.cfg) }},
+	{"make the cell", func(c *cell) error { return c.mounts.makeTree(c.fds) }},
+	{"close network", (*cell).closeNetwork},
+	{"write the machine's specification", func(c *cell) error { return writeSpec(c.cfg) }},
+	{"wait for the network", func(c *cell) error { return awaitGo(c.end) }},
+	{"load filter", func(*cell) error { return quietMembarrier() }},
+	{"start the machine", (*cell).launch},
+	{"find the machine's processes", (*cell).findVital},
+	{"confine the cell", func(*cell) error { return confine() }},
+}
+
+// Run is the cell's life. It returns when the machine has ended, which ends whatever is left of it, or with an error when it
+// could not be started; then the driver has been told, and told is true, unless there was no driver any more. It must be the
+// first thing the process does.
+func Run() (told bool, err error) {
+	runtime.LockOSThread() // the thread that starts runsc bears a filter; namespaces are the whole process's
+	c := &cell{end: os.NewFile(channel.FD, "channel")}
+	fail := func(step string, err error) (bool, error) {
+		aerr := channel.Answer(c.end, channel.Failed(step, err))
+		return aerr == nil, fmt.Errorf("%s: %w", step, err)
 	}
-	in, feed, err := os.Pipe()
-	if err != nil {
-		return err
+	if err := unix.CloseRange(channel.FD+1, ^uint(0), 0); err != nil {
+		return fail("close descriptors", err)
 	}
-	ready, out, err := os.Pipe()
-	if err != nil {
-		return err
+	unix.CloseOnExec(channel.FD)
+	if err := setScore(); err != nil {
+		return fail("set own score", err)
 	}
-	args := append(append([]string{}, cfg.Flags...), "run", "-detach", "-bundle", bundleDir, cfg.ID)
-	cmd := exec.Command(runscPath, args...)
-	cmd.Args[0] = "runsc"
-	cmd.Env = []string{"PATH=/", "TMPDIR=/tmp", "HOME=/"}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("run runsc: %w", err)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fail("make mounts private", err)
 	}
-	_, _ = in.Close(), out.Close()
-	go func() {
-		_, _ = feed.Write(config) // a machine that dies does not read it
-		_ = feed.Close()
-	}()
-	text, err := awaitReady(ready)
-	_ = ready.Close()
-	werr := cmd.Wait()
-	switch {
-	case err == nil && werr == nil:
+	if c.mounts, err = makePseudo(); err != nil {
+		return fail("make file systems", err)
+	}
+	if err := channel.Receive(channel.FD, &c.cfg, c.fds[:]); err != nil {
+		return fail("receive configuration", err)
+	}
+	for _, s := range steps {
+		if err := s.do(c); err != nil {
+			return fail(s.name, err)
+		}
+	}
+	if err := channel.Answer(c.end, channel.Reply{}); err != nil {
+		return false, err // nobody waits for this machine: it ends with this process
+	}
+	return false, c.reap()
+}
+
+// setScore makes this process and what it starts earlier victims than the host's. A node that is itself more exposed has
+// its way.
+func setScore() error {
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(Score), 0)
+	if errors.Is(err, unix.EACCES) {
 		return nil
-	case text != "":
-		return fmt.Errorf("%s", text)
-	case werr != nil:
-		return werr
 	}
 	return err
 }
 
-// readyText is what the agent says first when it accepts connections, and failText what it says when it could not start.
-const (
-	readyText = "dayfly-agent: ready\n"
-	failText  = "dayfly-agent: "
-)
-
-// awaitReady reads until the agent says that it is ready. Otherwise text is what was said instead.
-func awaitReady(r io.Reader) (text string, err error) {
-	var b bytes.Buffer
-	buf := make([]byte, readyMax)
-	for b.Len() < saidMax {
-		n, err := r.Read(buf)
-		b.Write(buf[:n])
-		if strings.Contains(b.String(), readyText) {
-			return "", nil
-		}
-		if err != nil {
-			return strings.TrimSpace(b.String()), errors.New("the machine ended while it started")
-		}
+// setCPUs binds this thread, and so everything that it starts.
+func (c *cell) setCPUs() error {
+	if len(c.cfg.CPUs) == 0 {
+		return nil
 	}
-	return strings.TrimSpace(b.String()), errors.New("the machine talks instead of starting")
-}
-
-// reap waits for whatever comes to this process as PID 1 of its namespace, until nothing is left.
-func reap() error {
-	for {
-		_, err := unix.Wait4(-1, nil, 0, nil)
-		switch {
-		case errors.Is(err, unix.ECHILD):
-			return nil
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("wait: %w", err)
-		}
+	var set unix.CPUSet
+	for _, cpu := range c.cfg.CPUs {
+		set.Set(cpu)
 	}
+	return unix.SchedSetaffinity(0, &set)
 }
 
-// noRoom tells whether a step failed for lack of room on the machine's disk.
-func noRoom(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
-}
-
-// setName gives the cell a name in process lists: it was executed through a descriptor, which has none.
-func setName() error {
-	name, err := unix.BytePtrFromString("dayfly-cell")
-	if err != nil {
+// closeNetwork makes a network of loopback alone, without IPv6, for a machine that nobody connects.
+func (c *cell) closeNetwork() error {
+	if c.cfg.Network {
+		return nil
+	}
+	if err := setSwitch("net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
 		return err
 	}
-	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
+	return loopback.Up()
 }
 
 // quietMembarrier answers one command of membarrier(2) with EINVAL, for this thread and what it starts. Every process of

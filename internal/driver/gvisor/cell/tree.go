@@ -1,167 +1,140 @@
 package cell
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/fsmount"
 )
 
 // The cell's root directory: a small file system in memory that nothing outside the cell can see by a path of its own.
 const (
 	rootDir   = "/root"   // the machine's root file system
-	inDir     = "/in"     // shown inside, read-only, at guestDir
-	sockDir   = "/sock"   // shown inside at guestSock; the agent's socket is made there
+	shownDir  = "/shown"  // shown inside, read-only, at guestShown
+	sockDir   = "/sock"   // shown inside until the agent has made its socket in it
 	stateDir  = "/state"  // runsc's own
 	bundleDir = "/bundle" // config.json
+	procDir   = "/proc"
+	devDir    = "/dev"
 	runscPath = "/runsc"
-	agentName = "agent"
-	sockName  = "sock" // a directory below inDir, and the agent's socket below sockDir
+	sockName  = "sock"
 
-	treeBytes = "1m" // of the cell's root directory: runsc's state and the bundle's specification need a few KiB, see also specMax
+	treeBytes = "1m" // runsc's state and the specification need a few KiB
 	treeNodes = "256"
 	sockBytes = "64k"
 	sockNodes = "8"
 
 	dirPerm  = 0o755
 	filePerm = 0o644
+	tmpPerm  = 0o1777
 )
 
 // SocketPath is the agent's socket in the cell's root directory.
 const SocketPath = sockDir + "/" + sockName
 
-// makeTree builds the root directory on top of the run directory, which belongs to this machine alone, and enters it.
-func makeTree(cfg Config) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("cut mounts off from the host's: %w", err)
-	}
-	// Before anything covers the run directory, whatever is taken from the host is opened by its path.
-	in, err := openTree(filepath.Join(cfg.RunDir, "in"))
-	if err != nil {
-		return err
-	}
-	defer unix.Close(in)
-	agent, err := openTree(cfg.Agent)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(agent)
-	runsc, err := openTree(cfg.Runsc)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(runsc)
-	base := cfg.RunDir
-	if err := unix.Mount("tmpfs", base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size="+treeBytes+",nr_inodes="+treeNodes); err != nil {
-		return fmt.Errorf("make the cell's root: %w", err)
-	}
-	for _, dir := range []string{rootDir, inDir, sockDir, stateDir, bundleDir, "/proc", "/tmp", "/dev", "/sys", "/etc"} {
-		if err := os.Mkdir(base+dir, dirPerm); err != nil {
-			return err
-		}
-	}
-	if err := mountRoot(base+rootDir, cfg); err != nil {
-		return err
-	}
-	if err := os.WriteFile(base+runscPath, nil, dirPerm); err != nil {
-		return err
-	}
-	for _, m := range []struct {
-		fd   int
-		path string
-	}{{in, inDir}, {runsc, runscPath}, {agent, inDir + "/" + agentName}} {
-		if err := unix.MoveMount(m.fd, "", unix.AT_FDCWD, base+m.path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return fmt.Errorf("mount %s: %w", m.path, err)
-		}
-	}
-	if err := unix.Mount("tmpfs", base+sockDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size="+sockBytes+",nr_inodes="+sockNodes); err != nil {
-		return fmt.Errorf("make the socket's directory: %w", err)
-	}
-	if err := unix.Mount("proc", base+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount proc: %w", err)
-	}
-	if err := makeDevices(base + "/dev"); err != nil {
-		return err
-	}
-	return enterTree(base)
+// overlayAttrs: setuid programs and device nodes are the user-space kernel's business; the host's kernel never honours them.
+const overlayAttrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+
+// pseudo are the cell's own file systems, detached.
+type pseudo struct {
+	base, proc, sock int
 }
 
-// openTree gives a detached mount of a path.
-func openTree(path string) (int, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+// makePseudo makes them. It must run while the host's /proc is still visible here: the kernel lets a user namespace mount
+// only what it could see anyway.
+func makePseudo() (p pseudo, err error) {
+	p.base, err = fsmount.New("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, fsmount.Option{Key: "mode", Value: "0755"},
+		fsmount.Option{Key: "size", Value: treeBytes}, fsmount.Option{Key: "nr_inodes", Value: treeNodes})
 	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", path, err)
+		return p, err
 	}
-	return fd, nil
+	p.sock, err = fsmount.New("tmpfs", fsmount.Plain, fsmount.Option{Key: "mode", Value: "0755"},
+		fsmount.Option{Key: "size", Value: sockBytes}, fsmount.Option{Key: "nr_inodes", Value: sockNodes})
+	if err != nil {
+		return p, err
+	}
+	p.proc, err = fsmount.New("proc", fsmount.Plain)
+	return p, err
 }
 
-// mountRoot mounts the machine's root file system: an overlay, as under the linux driver, but with no ids mapped: the gofer, which
-// serves it, is root on the host, so ids on disk are native by themselves.
-func mountRoot(at string, cfg Config) error {
-	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("open overlay: %w", err)
-	}
-	defer unix.Close(fs)
-	if joined := strings.Join(cfg.Root.Lower, ":"); len(joined) <= fsconfigMax && !strings.ContainsAny(joined, `\,`) {
-		err = unix.FsconfigSetString(fs, "lowerdir", joined)
-	} else {
-		for _, dir := range cfg.Root.Lower {
-			if err = unix.FsconfigSetString(fs, "lowerdir+", dir); err != nil {
-				break
-			}
+// makeTree builds the root directory of what the driver sent and enters it. It closes the mounts' descriptors but the
+// machine's root.
+func (p pseudo) makeTree(fds [fdNumber]int) error {
+	for _, dir := range []string{rootDir, shownDir, sockDir, stateDir, bundleDir, procDir, devDir, "/tmp", "/etc"} {
+		if err := unix.Mkdirat(p.base, strings.TrimPrefix(dir, "/"), dirPerm); err != nil {
+			return fmt.Errorf("make %s: %w", dir, err)
 		}
 	}
+	f, err := unix.Openat(p.base, strings.TrimPrefix(runscPath, "/"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, dirPerm)
 	if err != nil {
-		return fmt.Errorf("set lower directories: %w", err)
+		return fmt.Errorf("make %s: %w", runscPath, err)
 	}
-	for _, o := range [][2]string{{"upperdir", cfg.Root.Upper + "/u"}, {"workdir", cfg.Root.Upper + "/w"}} {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
-			return fmt.Errorf("set %s: %w", o[0], err)
+	_ = unix.Close(f)
+	if err := fsmount.Restrict(fds[fdRoot], overlayAttrs); err != nil {
+		return fmt.Errorf("restrict the machine's root: %w", err)
+	}
+	if err := fsmount.AttachAt(p.base, "/"); err != nil {
+		return fmt.Errorf("mount the cell's root: %w", err)
+	}
+	for path, mount := range map[string]int{
+		rootDir: fds[fdRoot], shownDir: fds[fdShown], runscPath: fds[fdRunsc], devDir: fds[fdDev], procDir: p.proc, sockDir: p.sock,
+	} {
+		target, err := beneath.Open(p.base, path, unix.O_PATH, 0, beneath.Strict)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		err = fsmount.Attach(mount, target)
+		_ = unix.Close(target)
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", path, err)
 		}
 	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return fmt.Errorf("create overlay: %w", err)
+	if err := fsmount.EnterRoot(p.base); err != nil {
+		return err
 	}
-	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
-	if err != nil {
-		return fmt.Errorf("mount overlay: %w", err)
-	}
-	defer unix.Close(m)
-	if err := unix.MoveMount(m, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("mount overlay: %w", err)
+	for _, fd := range []int{p.base, p.proc, p.sock, fds[fdDev], fds[fdShown], fds[fdRunsc]} {
+		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-const fsconfigMax = 255 // bytes of one option's value
+// mountPoints are the directories of the machine's root that something is mounted on inside. runsc finds them there, so that
+// neither it nor the user-space kernel makes anything in an image's tree, or follows what stands there instead.
+func mountPoints(id string) []string {
+	return []string{"proc", "sys", "dev", "dev/pts", "dev/shm", "dev/mqueue", strings.TrimPrefix(guestShown, "/"), strings.TrimPrefix(guestSockDir(id), "/")}
+}
 
-// makeDevices makes the few device nodes that runsc itself opens. The machine's are the user-space kernel's own.
-func makeDevices(dir string) error {
-	for _, name := range []string{"null", "zero", "random", "urandom"} {
-		at := filepath.Join(dir, name)
-		if err := os.WriteFile(at, nil, filePerm); err != nil {
-			return err
+// furnish writes the node's files into the machine's root and makes the mount points. /tmp becomes a real directory: runsc
+// would mount memory over one that is empty, and fail at a link; the agent removes what keeps it from that.
+func furnish(root int, cfg Config) error {
+	tmp, err := beneath.OpenDir(root, "tmp", tmpPerm)
+	if err != nil {
+		return fmt.Errorf("make /tmp: %w", err)
+	}
+	_ = unix.Close(tmp)
+	if err := beneath.WriteFiles(root, cfg.Files); err != nil {
+		return fmt.Errorf("write files: %w", err)
+	}
+	for _, name := range mountPoints(cfg.ID) {
+		fd, err := beneath.OpenDir(root, name, dirPerm)
+		if err != nil {
+			return fmt.Errorf("make /%s: %w", name, err)
 		}
-		if err := unix.Mount("/dev/"+name, at, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("show device %s: %w", name, err)
-		}
+		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-// enterTree makes base the root directory and lets go of the host's.
-func enterTree(base string) error {
-	if err := unix.Chdir(base); err != nil {
-		return err
+// setSwitch sets one of the kernel's switches of the cell's namespaces. Without IPv6 in the kernel some do not exist.
+func setSwitch(name, value string) error {
+	err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("change root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("drop the host's root: %w", err)
-	}
-	return unix.Chdir("/")
+	return err
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/internal/driver/loopback"
 )
 
 // sysctls of the machine's own namespaces. A kernel without IPv6 lacks some; then there is nothing to switch off.
@@ -78,22 +80,5 @@ func (b *boot) closeNetwork() error {
 	if err := b.setSwitch("sys/net/ipv6/conf/all/disable_ipv6", "1", true); err != nil {
 		return err
 	}
-	return raiseLoopback()
-}
-
-func raiseLoopback() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	defer unix.Close(fd)
-	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	return nil
+	return loopback.Up()
 }

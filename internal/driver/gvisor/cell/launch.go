@@ -1,0 +1,115 @@
+package cell
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// Limits of what runsc and the agent may say while they start.
+const (
+	saidMax  = 16 << 10
+	readyMax = 4 << 10
+	tellMax  = 1 << 10 // of it that the driver is told
+)
+
+// agentFD is the agent's binary among runsc's descriptors.
+const agentFD = 3
+
+// launch starts the machine and returns when its agent accepts connections.
+func (c *cell) launch() error {
+	config, err := json.Marshal(c.cfg.Guest)
+	if err != nil {
+		return err
+	}
+	in, feed, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	ready, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	agent := os.NewFile(uintptr(c.fds[fdAgent]), "agent")
+	args := append(append([]string{}, c.cfg.Flags...), "run", "-detach", fmt.Sprintf("-exec-fd=%d", agentFD), "-bundle", bundleDir, c.cfg.ID)
+	cmd := exec.Command(runscPath, args...)
+	cmd.Args[0] = "runsc"
+	cmd.Env = []string{"PATH=/", "TMPDIR=/tmp", "HOME=/"}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
+	cmd.ExtraFiles = []*os.File{agent}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run runsc: %w", err)
+	}
+	_, _, _ = in.Close(), out.Close(), agent.Close()
+	go func() {
+		_, _ = feed.Write(config) // a machine that dies does not read it
+		_ = feed.Close()
+	}()
+	text, err := awaitReady(ready)
+	_ = ready.Close()
+	werr := cmd.Wait()
+	switch {
+	case err == nil && werr == nil:
+		return nil
+	case text != "":
+		return errors.New(text)
+	case werr != nil:
+		return fmt.Errorf("runsc: %w", werr)
+	}
+	return err
+}
+
+// readyText is what the agent says first when it accepts connections, and failText what it says when it could not start.
+const (
+	readyText = "dayfly-agent: ready\n"
+	failText  = "dayfly-agent: "
+)
+
+// awaitReady reads until the agent says that it is ready. Otherwise text is what was said instead, as a user can read it.
+func awaitReady(r io.Reader) (text string, err error) {
+	var b bytes.Buffer
+	buf := make([]byte, readyMax)
+	for b.Len() < saidMax {
+		n, err := r.Read(buf)
+		b.Write(buf[:n])
+		if strings.Contains(b.String(), readyText) {
+			return "", nil
+		}
+		if err != nil {
+			return plain(b.String()), errors.New("the machine ended while it started")
+		}
+	}
+	return plain(b.String()), errors.New("the machine talks instead of starting")
+}
+
+// logLine is a line of runsc's log, such as its warning about the command of membarrier(2) that the cell refuses.
+var logLine = regexp.MustCompile(`^[DIW]\d{4} \d\d:\d\d:\d\d\.\d+ `)
+
+// ways are what runsc puts before an error to tell how it came there.
+var ways = []string{"running container: ", "starting container: ", "starting root container: ", "starting sandbox: ", "creating container: ", "FATAL ERROR: "}
+
+// plain takes out of what runsc and the agent said what only their makers can use.
+func plain(said string) string {
+	var lines []string
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(line)
+		if line == "" || logLine.MatchString(line) {
+			continue
+		}
+		line = strings.TrimPrefix(line, failText)
+		for _, way := range ways {
+			line = strings.TrimPrefix(line, way)
+		}
+		if len(lines) == 0 || lines[len(lines)-1] != line {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.Join(lines, "; ")
+	return text[:min(len(text), tellMax)]
+}
