@@ -109,7 +109,7 @@ func assume(who rights) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(who.groups)), uintptr(groups), 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
 	}
-	const ask = -1 // never a valid id: changes nothing and tells the present one
+	const ask = -1                                                                        // never a valid id: changes nothing and tells the present one
 	if previous, err := unix.SetfsgidRetGid(int(who.gid)); previous == -1 || err != nil { // a user-space kernel without file system ids
 		effective.Store(true)
 		return assumeEffective(who)

@@ -50,6 +50,15 @@ func firstVictims(t *testing.T, s *suite) {
 	if err != nil || score <= agent {
 		t.Errorf("a command has score %d, PID 1 %d: %v", score, agent, err)
 	}
+	if s.UserKernel { // what is written inside is the user-space kernel's: nothing on the host changes
+		m.run(t, asRoot, "write", "/proc/self/oom_score_adj", "0")
+		for _, pid := range m.onHost(t) {
+			if score, err := scoreOf(strconv.Itoa(pid)); err == nil && score < agent {
+				t.Errorf("process %d of the machine has score %d", pid, score)
+			}
+		}
+		return
+	}
 	if !mayLower() {
 		t.Skip("the host lacks CAP_SYS_RESOURCE, so that commands can lower their score")
 	}
@@ -89,9 +98,27 @@ func queuedData(t *testing.T, s *suite) {
 	if err != nil || got < 1 {
 		t.Fatalf("queued %q MiB, exit %+v", r.Stdout.Head, r.Exit)
 	}
+	if s.UserKernel { // its memory is the machine's, whatever it is used for
+		fresh := s.start(t) // one that holds no memory from before
+		before := fresh.memoryMiB(t)
+		fresh.background(t, asUser, "queued", strconv.Itoa(connections/2), "stay")
+		if grown := fresh.memoryMiB(t) - before; grown < got/4 {
+			t.Errorf("memory grew by %d MiB; half as many connections held about %d MiB", grown, got/2)
+		}
+		return
+	}
 	if got > limitMiB {
 		t.Errorf("a machine of %d MiB has %d MiB of network data in the kernel", limitMiB, got)
 	}
+}
+
+func (m *machine) memoryMiB(t *testing.T) int {
+	t.Helper()
+	u, err := m.Usage(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(u.MemoryBytes >> 20)
 }
 
 // sharedMemory fills what no process owns: killing processes would not free it, so it must stay below the machine's limit.

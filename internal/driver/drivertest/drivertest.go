@@ -42,6 +42,10 @@ type Harness struct {
 	Residue func(t *testing.T) []string
 	// Isolated: machines are separated from the host and from each other. The cases about that run only then.
 	Isolated bool
+	// UserKernel: a kernel in user space answers the system calls of what runs inside. What a call does there, it does to that
+	// kernel alone, so the cases ask for what is true and safe then (userkernel.go), and look at that kernel's own processes on
+	// the host instead.
+	UserKernel bool
 }
 
 const (
@@ -82,7 +86,7 @@ func Run(t *testing.T, h Harness) {
 		{"destroy stopped processes", false, destroyStopped},
 
 		{"destroy a fork bomb", true, destroyForkBomb},
-		{"memory limit ends the command", true, memoryLimit},
+		{"memory limit ends what the driver says", true, memoryLimit},
 		{"process limit", true, processLimit},
 		{"kernel counters are its own", true, ownCounters},
 		{"first victims of the host's lack of memory", true, firstVictims},

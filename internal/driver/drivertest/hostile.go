@@ -12,9 +12,11 @@ import (
 
 // attachProbe is a network hook that keeps what it was given.
 func attachProbe(got *os.FileInfo) func(context.Context, *os.File) error {
-	return func(_ context.Context, netns *os.File) (err error) {
-		*got, err = netns.Stat()
-		return err
+	return func(ctx context.Context, netns *os.File) (err error) {
+		if *got, err = netns.Stat(); err != nil {
+			return err
+		}
+		return connectNothing(ctx, netns)
 	}
 }
 

@@ -27,12 +27,13 @@ func destroyForkBomb(t *testing.T, s *suite) {
 func memoryLimit(t *testing.T, s *suite) {
 	c := s.driver.Probe(ctx(t))
 	m := s.start(t, func(spec *dayfly.InstanceSpec) { spec.Limits.MemoryBytes = 128 << 20 })
+	if c.OOM == dayfly.OOMEndsSandbox {
+		m.exhaust(t)
+		return
+	}
 	r := m.exec(t, dayfly.ProcessSpec{Argv: []string{s.Inside, "alloc", "512"}})
 	if r.Exit.Code != 137 || r.Exit.Signal != "KILL" {
 		t.Errorf("allocating 512 MiB of 128: exit %d, signal %q, %s", r.Exit.Code, r.Exit.Signal, r.Stdout.Head)
-	}
-	if c.OOM != dayfly.OOMEndsCommand {
-		return
 	}
 	m.run(t, asUser, "true") // the machine goes on
 	u, err := m.Usage(ctx(t))
@@ -43,6 +44,32 @@ func memoryLimit(t *testing.T, s *suite) {
 		t.Error("the result does not say that memory was the cause")
 	}
 }
+
+// exhaust uses more memory than a machine has, where that ends the machine: soon, whole, and with the reason told.
+func (m *machine) exhaust(t *testing.T) {
+	t.Helper()
+	neighbour := m.suite.start(t)
+	spec := dayfly.ProcessSpec{ID: dayfly.NewID(dayfly.PrefixProcess), Argv: []string{m.suite.Inside, "alloc", "512"}}
+	if r, err := m.shell.Run(ctx(t), spec, nil); err == nil {
+		t.Fatalf("allocating 512 MiB of 128: exit %+v, %s", r.Exit, r.Stdout.Head)
+	}
+	lost := time.Now()
+	wait(t, m.Done())
+	if after := time.Since(lost); after > oomWait {
+		t.Errorf("the machine ended %s after its memory did", after)
+	}
+	why, ok := m.Instance.(interface{ OutOfMemory() bool })
+	if !ok || !why.OutOfMemory() {
+		t.Error("the machine does not say that memory was the cause")
+	}
+	if _, err := m.Dial(ctx(t)); dayfly.ErrorCode(err) != dayfly.CodeGone {
+		t.Errorf("Dial = %v, want %s", err, dayfly.CodeGone)
+	}
+	neighbour.run(t, asUser, "true")
+}
+
+// oomWait is how long a machine may live on after the kernel has killed what it needs.
+const oomWait = time.Second
 
 func processLimit(t *testing.T, s *suite) {
 	const limit = 100

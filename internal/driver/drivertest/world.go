@@ -16,6 +16,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/driver/trial"
 )
 
 // World is one installation of the driver for tests, with a root file system that holds nothing but the inside program.
@@ -60,8 +61,33 @@ func NewWorld(t testing.TB) *World {
 		if err != nil {
 			t.Errorf("remove the test's cgroups: %v", err)
 		}
+		probesEnd(t, host)
 	})
 	return w
+}
+
+// Other processes may probe at any time, so a trial machine that is there is somebody's rest only when it stays.
+const (
+	probeTries = 400
+	probeWait  = 50 * time.Millisecond // the kernel tells nobody of a control group's removal
+)
+
+// probesEnd fails when a trial machine that is there now stays.
+func probesEnd(t testing.TB, host cgroup.Host) {
+	t.Helper()
+	left, err := host.List(trial.Installation)
+	for range probeTries {
+		if err != nil || len(left) == 0 {
+			break
+		}
+		time.Sleep(probeWait)
+		var now []string
+		now, err = host.List(trial.Installation)
+		left = slices.DeleteFunc(left, func(id string) bool { return !slices.Contains(now, id) })
+	}
+	if err != nil || len(left) > 0 {
+		t.Errorf("trial machines that stay: %v, %v", left, err)
+	}
 }
 
 // scratch makes the directory of a world. In memory, if the host's kernel can map ids there (6.3 and newer): on a disk a run
@@ -170,11 +196,6 @@ func (w *World) Residue(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	out := []string{fmt.Sprint("cgroups ", ids)}
-	probes, err := host.List("probes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out = append(out, fmt.Sprint("probes ", len(probes)))
 	out = append(out, processes(t)...)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

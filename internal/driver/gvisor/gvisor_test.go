@@ -43,6 +43,6 @@ func TestConformance(t *testing.T) {
 		Connect:  connect,
 		Inside:   "/bin/inside",
 		Residue:  w.Residue,
-		Isolated: true,
+		Isolated: true, UserKernel: true,
 	})
 }

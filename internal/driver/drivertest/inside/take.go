@@ -51,7 +51,8 @@ func openQueue(name string) error {
 	return nil
 }
 
-// queued sends on so many loopback connections what nobody reads, and prints how many MiB the kernel took.
+// queued sends on so many loopback connections what nobody reads, and prints how many MiB the kernel took. With a second
+// argument it stays.
 func queued(a []string) error {
 	connections, err := strconv.Atoi(a[0])
 	if err != nil {
@@ -71,6 +72,9 @@ func queued(a []string) error {
 		}
 	}
 	fmt.Println(sent >> 20)
+	if len(a) > 1 {
+		return hold(nil)
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,7 @@ const guestMax = 32 << 20 // bytes of an encoded Guest
 
 // guestDevices are what /dev has inside; gVisor makes some more.
 var guestDevices = []string{
-	"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "mqueue", "fd", "stdin", "stdout", "stderr", "core",
+	"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr", "core",
 }
 
 // guestCapabilities are those of root inside, as bits.
@@ -37,6 +38,9 @@ type Machine struct {
 // must be the first thing PID 1 does. On an error the caller tells Failed.
 func Enter() (*Machine, error) {
 	unix.Umask(0o022)
+	if err := setName(); err != nil {
+		return nil, fmt.Errorf("set name: %w", err)
+	}
 	b, err := io.ReadAll(io.LimitReader(os.Stdin, guestMax))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -68,9 +72,8 @@ func listen(dir string) (net.Listener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	hold, err := os.Open(dir) // its file server accepts for the agent, as long as the file system is in use
-	if err != nil {
-		return nil, err
+	if err := holdMount(dir); err != nil {
+		return nil, fmt.Errorf("hold its directory: %w", err)
 	}
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		return nil, fmt.Errorf("unmount its directory: %w", err)
@@ -78,13 +81,25 @@ func listen(dir string) (net.Listener, error) {
 	if err := os.Remove(dir); err != nil {
 		return nil, fmt.Errorf("remove its directory: %w", err)
 	}
-	return &listener{l, hold}, nil
+	return l, nil
 }
 
-// listener is the agent's, with what must stay open for it.
-type listener struct {
-	net.Listener
-	dir *os.File
+// holdMount keeps the file system of a directory in use for as long as this process lives: its file server accepts for the
+// agent. It is held by memory and not by a descriptor, because a descriptor can be found in /proc.
+func holdMount(dir string) error {
+	name := dir + "/hold"
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(int64(os.Getpagesize())); err != nil {
+		return err
+	}
+	if _, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	return os.Remove(name)
 }
 
 // pruneDevices removes what a machine of another driver does not have either, such as fuse.
@@ -107,6 +122,15 @@ func renounce() error {
 		return err
 	}
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+// setName gives PID 1 a name in process lists: it was executed through a descriptor, which has none.
+func setName() error {
+	name, err := unix.BytePtrFromString("dayfly-agent")
+	if err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
 }
 
 // Duration is the time granted at birth.

@@ -109,7 +109,6 @@ func writeSpec(cfg Config) error {
 			{"/dev", "tmpfs", "tmpfs", nil},
 			{"/dev/pts", "devpts", "devpts", nil},
 			{"/dev/shm", "tmpfs", "shm", shm},
-			{"/dev/mqueue", "mqueue", "mqueue", nil},
 			{"/sys", "sysfs", "sysfs", []string{"nosuid", "noexec", "nodev", "ro"}},
 			{guestShown, "bind", shownDir, []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 			{guestSockDir(cfg.ID), "bind", sockDir, []string{"bind", "rw", "nosuid", "nodev", "noexec"}},

@@ -106,7 +106,10 @@ func (p pseudo) makeTree(fds [fdNumber]int) error {
 // mountPoints are the directories of the machine's root that something is mounted on inside. runsc finds them there, so that
 // neither it nor the user-space kernel makes anything in an image's tree, or follows what stands there instead.
 func mountPoints(id string) []string {
-	return []string{"proc", "sys", "dev", "dev/pts", "dev/shm", "dev/mqueue", strings.TrimPrefix(guestShown, "/"), strings.TrimPrefix(guestSockDir(id), "/")}
+	return []string{
+		"proc", "sys", "dev", "dev/pts", "dev/shm",
+		strings.TrimPrefix(guestShown, "/"), strings.TrimPrefix(guestSockDir(id), "/"),
+	}
 }
 
 // furnish writes the node's files into the machine's root and makes the mount points. /tmp becomes a real directory: runsc
