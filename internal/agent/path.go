@@ -49,12 +49,7 @@ func openHow(dir int, name string, flags int, mode uint32, resolve uint64) (int,
 	if resolve&^unix.RESOLVE_NO_MAGICLINKS != 0 {
 		return -1, unix.ENOSYS // the caller has a way of its own
 	}
-	for { // a kernel without openat2 is older than what is supported, or no Linux; magic links are then checked as the user
-		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
-		if err != unix.EINTR {
-			return fd, err
-		}
-	}
+	return walkOpen(dir, name, flags, mode)
 }
 
 // fileError says what went wrong with a path, in the words of the API.

@@ -62,6 +62,27 @@ func removeOne(dir int, name string) error {
 // isNotEmpty tells that a directory was not removed because of what is in it.
 func isNotEmpty(err error) bool { return err == unix.ENOTEMPTY || err == unix.EEXIST }
 
+// openSameDevice opens a directory for reading unless it is of another file system than the one it is in.
+func openSameDevice(parent int, name string) (int, error) {
+	fd, err := open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return -1, err
+	}
+	var in, here unix.Stat_t
+	err = unix.Fstat(parent, &in)
+	if err == nil {
+		err = unix.Fstat(fd, &here)
+	}
+	if err == nil && in.Dev != here.Dev {
+		err = unix.EXDEV
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // removeTree removes a directory with everything below it on its own file system. It never follows a link.
 func removeTree(ctx context.Context, parent int, name string, depth int) error {
 	if depth == 0 {
@@ -69,7 +90,7 @@ func removeTree(ctx context.Context, parent int, name string, depth int) error {
 	}
 	fd, err := openHow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, unix.RESOLVE_NO_XDEV)
 	if err == unix.ENOSYS {
-		fd, err = open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		fd, err = openSameDevice(parent, name)
 	}
 	if err != nil {
 		return err

@@ -109,8 +109,11 @@ func assume(who rights) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(who.groups)), uintptr(groups), 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
 	}
-	const ask = -1                                                                        // never a valid id: changes nothing and tells the present one
-	if previous, err := unix.SetfsgidRetGid(int(who.gid)); previous == -1 || err != nil { // a user-space kernel without file system ids
+	if effective.Load() {
+		return assumeEffective(who)
+	}
+	const ask = -1 // never a valid id: changes nothing and tells the present one
+	if previous, err := unix.SetfsgidRetGid(int(who.gid)); previous == -1 || err != nil {
 		effective.Store(true)
 		return assumeEffective(who)
 	}
@@ -124,10 +127,12 @@ func assume(who rights) error {
 	return nil
 }
 
-// effective tells that threads take rights by their effective ids, because there are no others.
+// effective tells that threads take rights by their effective ids, because the kernel has no others: a user-space kernel knows
+// no ids for file systems alone.
 var effective atomic.Bool
 
-// assumeEffective does the same with the thread's effective ids. The saved ones stay root's, so it can return.
+// assumeEffective does the same with the thread's effective ids. The real and the saved ones stay root's: the thread can return,
+// and nothing that runs as the user can send it a signal.
 func assumeEffective(who rights) error {
 	const keep = ^uintptr(0)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {

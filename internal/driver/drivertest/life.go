@@ -174,7 +174,8 @@ func wrongSpecs(t *testing.T, s *suite) {
 }
 
 func cancelledStart(t *testing.T, s *suite) {
-	for _, after := range []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, 4 * time.Millisecond, 6 * time.Millisecond} {
+	for _, after := range []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, 4 * time.Millisecond, 6 * time.Millisecond,
+		20 * time.Millisecond, 50 * time.Millisecond, 80 * time.Millisecond, 120 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
 			before := s.Residue(t)
 			ctx, cancel := context.WithTimeout(context.Background(), after)

@@ -162,18 +162,29 @@ func interfaces(table string) string {
 // connectNothing is a network hook that does the least that one must: loopback up, IPv6 off.
 func connectNothing(_ context.Context, netns *os.File) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it is in another network
-		done <- func() error {
-			if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
-			if err != nil && !os.IsNotExist(err) {
-				return err
-			}
-			return loopback.Up()
-		}()
-	}()
+	go onSpareThread(done, func() error {
+		if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		return loopback.Up()
+	})
 	return <-done
+}
+
+// onSpareThread runs f on a thread that ends afterwards, which the process's first one cannot.
+func onSpareThread(done chan<- error, f func() error) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		done <- f()
+		return
+	}
+	inner := make(chan error, 1)
+	go onSpareThread(inner, f) // cannot get the first thread while this goroutine holds it
+	err := <-inner
+	runtime.UnlockOSThread()
+	done <- err
 }

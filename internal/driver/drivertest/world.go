@@ -196,7 +196,7 @@ func (w *World) Residue(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	out := []string{fmt.Sprint("cgroups ", ids)}
-	out = append(out, processes(t)...)
+	out = append(out, w.processes(t)...)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -213,8 +213,9 @@ func (w *World) Residue(t *testing.T) []string {
 	return append(append(out, sockets...), Descriptors(t)...)
 }
 
-// processes lists those of the tests' uid range.
-func processes(t *testing.T) (out []string) {
+// processes lists those of the tests' uid range that are in no other installation's control group: other tests may use the
+// same ids at the same time.
+func (w *World) processes(t *testing.T) (out []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/status")
 	if err != nil {
@@ -225,13 +226,23 @@ func processes(t *testing.T) (out []string) {
 		for line := range strings.Lines(string(b)) {
 			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
 				uid, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 32)
-				if err == nil && uid >= uint64(uidBaseFirst) && uid < uint64(uidBaseFirst)+uint64(uidBases.Load())*dayfly.IDCount {
+				if err == nil && uid >= uint64(uidBaseFirst) && uid < uint64(uidBaseFirst)+uint64(uidBases.Load())*dayfly.IDCount && !w.others(f) {
 					out = append(out, f)
 				}
 			}
 		}
 	}
 	return out
+}
+
+// others tells whether a process, named by its status file, is in another installation's control group.
+func (w *World) others(statusFile string) bool {
+	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(statusFile)))
+	if err != nil {
+		return false
+	}
+	group := groupOf(pid)
+	return strings.Contains(group, "/dayfly-") && !strings.Contains(group, "/dayfly-"+w.Installation+"/")
 }
 
 // Descriptors lists this process's own, by what they are: numbers are used again.
