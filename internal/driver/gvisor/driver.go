@@ -16,14 +16,12 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/driver/rootfs"
-	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 // Options configure a Driver.
@@ -50,7 +48,7 @@ type Driver struct {
 	watcher machine.Watcher
 	cpus    *machine.CPUs
 	roots   *rootfs.Maker
-	agent   int    // descriptor of the sealed agent
+	parent  *birth.Parent
 	runsc   string // path
 	foreign string // version of a runsc that is not the embedded one, or empty
 }
@@ -100,10 +98,10 @@ func (d *Driver) prepare(o Options) (err error) {
 	}
 	var undo cleanup.Stack
 	defer undo.Clean()
-	if d.agent, err = sealed.Agent(o.Agent); err != nil {
+	if d.parent, err = birth.NewParent(o.Agent); err != nil {
 		return err
 	}
-	undo.Add(func() { _ = unix.Close(d.agent) })
+	undo.Add(func() { _ = d.parent.Close() })
 	if d.roots, err = rootfs.NewMaker(); err != nil {
 		return err
 	}
@@ -124,7 +122,7 @@ func (d *Driver) Close() error {
 	err := d.watcher.Events.Close()
 	d.watcher.Ending.Wait()
 	d.roots.Close()
-	return errors.Join(err, unix.Close(d.agent))
+	return errors.Join(err, d.parent.Close())
 }
 
 // Name implements dayfly.Driver.

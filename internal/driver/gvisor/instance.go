@@ -11,6 +11,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
 	"dayfly.dev/dayfly/internal/driver/machine"
 )
@@ -18,12 +19,18 @@ import (
 // instance implements dayfly.Instance. Its first process is the cell.
 type instance struct {
 	*machine.Machine
-	cpus []int
+	cpus  []int
+	child *birth.Child // nil for a recovered machine
 }
 
 func newInstance(d *Driver, id string, group *cgroup.Group) *instance {
 	i := &instance{}
-	i.Machine = machine.New(&d.watcher, id, group, func() { d.cpus.Give(i.cpus) })
+	i.Machine = machine.New(&d.watcher, id, group, func() {
+		d.cpus.Give(i.cpus)
+		if i.child != nil {
+			i.child.Free()
+		}
+	})
 	return i
 }
 

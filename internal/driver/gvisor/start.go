@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/channel"
 	"dayfly.dev/dayfly/internal/driver/fsmount"
 	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
@@ -27,10 +24,8 @@ import (
 
 const (
 	undoWait   = 10 * time.Second // for a failed start to be undone
-	logWait    = 100 * time.Millisecond
-	hangUpWait = time.Second // for a cell to say why it hung up
-	openFiles  = 1 << 20     // descriptors of a process inside, if the host allows
-	logMax     = 4 << 10
+	hangUpWait = time.Second      // for a cell to say why it hung up
+	openFiles  = 1 << 20          // descriptors of a process inside, if the host allows
 	runscAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	uidBaseMin = dayfly.IDCount // ids below belong to the host
 
@@ -41,8 +36,6 @@ const (
 
 	// Memory of the user-space kernel itself, on top of the limit of what runs inside.
 	overheadBytes = 96 << 20
-
-	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 )
 
 // Start implements dayfly.Driver.
@@ -106,19 +99,24 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	})
 	failpoint.Hit("gvisor.start.group")
 	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
-	c, err := d.spawn(inst, spec)
+	c, err := d.parent.Start(birth.Order{Group: group, UIDBase: spec.UIDBase, CPUs: inst.cpus, Name: "dayfly-cell", Mode: "cell"})
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close()
 	failpoint.Hit("gvisor.start.spawned")
-	if err := d.raise(ctx, c, spec, inst.cpus); err != nil {
+	inst.PID, inst.Ours, inst.child = c.PID, true, c
+	if err := d.raise(ctx, c, spec); err != nil {
 		if kills, kerr := group.OOMKills(); kerr == nil && kills > 0 && ctx.Err() == nil {
 			return nil, tooSmall(spec.Limits.MemoryBytes, err)
 		}
 		return nil, err
 	}
 	failpoint.Hit("gvisor.start.raised")
+	c.Free() // the cell runs: it left this memory long ago
+	if err := fixScores(group); err != nil {
+		return nil, err
+	}
 	if err := inst.Settle(spec.RunDir, inst.cpus); err != nil {
 		return nil, err
 	}
@@ -132,75 +130,20 @@ func tooSmall(limitBytes int64, err error) error {
 		WithHint("give it more memory").WithCause(err)
 }
 
-// starting is a cell that starts, and the driver's ends of what connects them.
-type starting struct {
-	pid     int
-	channel *net.UnixConn
-	log     *os.File // what the cell says on standard error
-}
-
-func (s *starting) close() {
-	_ = s.channel.Close()
-	_ = s.log.Close()
-}
-
-// said gives what the cell wrote to standard error.
-func (s *starting) said() error {
-	_ = s.log.SetReadDeadline(time.Now().Add(logWait))
-	b, _ := io.ReadAll(io.LimitReader(s.log, logMax))
-	if text := strings.TrimSpace(string(b)); text != "" {
-		return fmt.Errorf("cell said: %q", text)
-	}
-	return nil
-}
-
-// spawn starts the cell, in its group and in namespaces of its own.
-func (d *Driver) spawn(inst *instance, spec dayfly.InstanceSpec) (*starting, error) {
-	conn, end, err := channel.Pair()
-	if err != nil {
-		return nil, err
-	}
-	defer end.Close()
-	log, logEnd, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	defer logEnd.Close()
-	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", d.agent), "cell")
-	cmd.Args[0] = "dayfly-cell"
-	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
-	cmd.Stderr = logEnd
-	cmd.ExtraFiles = []*os.File{end}
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(spec.UIDBase), Size: dayfly.IDCount}}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: namespaces, Setsid: true, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
-		Credential: &syscall.Credential{},
-	}
-	if err := inst.Group.StartCmd(cmd); err != nil {
-		return nil, errors.Join(fmt.Errorf("start cell: %w", err), conn.Close(), log.Close())
-	}
-	inst.PID, inst.Ours = cmd.Process.Pid, true
-	_ = cmd.Process.Release() // Machine waits for it, by its pid
-	return &starting{pid: inst.PID, channel: conn, log: log}, nil
-}
-
 // raise brings a cell to life: its network in parallel with its root directory, then runsc.
-func (d *Driver) raise(ctx context.Context, s *starting, spec dayfly.InstanceSpec, cpus []int) error {
-	stop := context.AfterFunc(ctx, func() { _ = s.channel.SetDeadline(time.Unix(1, 0)) })
+func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Channel.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err := d.furnish(s, spec, cpus)
+	err := d.furnish(c, spec)
 	if err == nil {
-		if err := attach(ctx, s.pid, spec); err != nil {
+		if err := attach(ctx, c, spec); err != nil {
 			return fmt.Errorf("attach network: %w", err)
 		}
 		failpoint.Hit("gvisor.start.attached")
-		if err := s.fixScore(); err != nil {
-			return err
-		}
-		err = cell.Go(s.channel)
+		err = cell.Go(c.Channel)
 	}
 	// Even after a failed send: the cell may have said why it hung up.
-	aerr := s.await(err)
+	aerr := await(c, err)
 	if aerr != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -208,14 +151,14 @@ func (d *Driver) raise(ctx context.Context, s *starting, spec dayfly.InstanceSpe
 }
 
 // await waits until the machine is ready. sendErr, or nil, is what the driver met before.
-func (s *starting) await(sendErr error) error {
+func await(c *birth.Child, sendErr error) error {
 	if sendErr != nil { // it may not be waiting for anything
-		_ = s.channel.SetDeadline(time.Now().Add(hangUpWait))
+		_ = c.Channel.SetDeadline(time.Now().Add(hangUpWait))
 	}
-	err := channel.Await(s.channel)
+	err := channel.Await(c.Channel)
 	switch {
 	case errors.Is(err, channel.ErrDied):
-		return errors.Join(err, sendErr, s.said())
+		return errors.Join(err, sendErr, c.Died())
 	case err != nil && sendErr != nil:
 		return errors.Join(sendErr, err)
 	case err != nil:
@@ -225,10 +168,13 @@ func (s *starting) await(sendErr error) error {
 }
 
 // furnish sends the cell what it needs of the host.
-func (d *Driver) furnish(s *starting, spec dayfly.InstanceSpec, cpus []int) error {
-	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", s.pid))
+func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
+	if err := c.MapIDs(spec.UIDBase); err != nil {
+		return err
+	}
+	userns, err := c.Open("user")
 	if err != nil {
-		return fmt.Errorf("open user namespace: %w", err)
+		return err
 	}
 	defer userns.Close()
 	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
@@ -250,14 +196,14 @@ func (d *Driver) furnish(s *starting, spec dayfly.InstanceSpec, cpus []int) erro
 		return fmt.Errorf("make runsc read-only: %w", err)
 	}
 	failpoint.Hit("gvisor.start.mounted")
-	return cell.Send(s.channel, config(spec, cpus), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.agent})
+	return cell.Send(c.Channel, config(spec), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.parent.Agent()})
 }
 
-func attach(ctx context.Context, pid int, spec dayfly.InstanceSpec) error {
+func attach(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec) error {
 	if spec.AttachNetwork == nil {
 		return nil // the cell brings loopback up
 	}
-	netns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	netns, err := c.Open("net")
 	if err != nil {
 		return err
 	}
@@ -265,23 +211,28 @@ func attach(ctx context.Context, pid int, spec dayfly.InstanceSpec) error {
 	return spec.AttachNetwork(ctx, netns)
 }
 
-// fixScore writes the oom_score_adj that the cell gave itself once more, before it starts anything: nothing of the machine can
-// lower what a writer with CAP_SYS_RESOURCE wrote.
-func (s *starting) fixScore() error {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/oom_score_adj", s.pid), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+// fixScores writes the oom_score_adj that the cell gave itself to every process of the machine once more: none can lower what a
+// writer with CAP_SYS_RESOURCE wrote, and what is started later inherits that.
+func fixScores(group *cgroup.Group) error {
+	pids, err := group.Processes()
 	if err != nil {
-		return fmt.Errorf("open oom_score_adj: %w", err)
+		return err
 	}
-	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(cell.Score)); err != nil && !errors.Is(err, unix.EACCES) { // the node's own is higher
-		return fmt.Errorf("write oom_score_adj: %w", err)
+	for _, pid := range pids {
+		err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(cell.Score), 0)
+		switch {
+		case err == nil, errors.Is(err, unix.EACCES): // the node's own is higher
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ESRCH): // it has ended
+		default:
+			return fmt.Errorf("protect the host's memory: %w", err)
+		}
 	}
 	return nil
 }
 
-func config(spec dayfly.InstanceSpec, cpus []int) cell.Config {
+func config(spec dayfly.InstanceSpec) cell.Config {
 	cfg := cell.Config{
-		ID: spec.ID, Flags: flags(), Limits: spec.Limits, CPUs: cpus, Network: spec.AttachNetwork != nil, OpenMax: openFiles,
+		ID: spec.ID, Flags: flags(), Limits: spec.Limits, Network: spec.AttachNetwork != nil, OpenMax: openFiles,
 		Guest: cell.Guest{
 			ID: spec.ID, User: spec.User, Workdir: spec.Workdir, Env: spec.Env, Granted: int64(spec.Granted), Memory: spec.Limits.MemoryBytes,
 		},

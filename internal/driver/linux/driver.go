@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/driver/rootfs"
-	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 // Options configure a Driver.
@@ -36,9 +31,7 @@ type Driver struct {
 
 	host    cgroup.Host
 	watcher machine.Watcher
-	agent   int // descriptor of the sealed agent
-	null    *os.File
-	lastCap uint // the kernel's highest capability
+	parent  *birth.Parent
 	seccomp []byte
 	masked  []string
 	cpus    *machine.CPUs
@@ -73,23 +66,16 @@ func (d *Driver) prepare(agent string) (err error) {
 	if d.seccomp, err = seccompProgram(); err != nil {
 		return err
 	}
-	if d.lastCap, err = lastCapability(); err != nil {
-		return err
-	}
 	if d.cpus, err = machine.NewCPUs(); err != nil {
 		return err
 	}
 	d.masked = maskedPaths()
 	var undo cleanup.Stack
 	defer undo.Clean()
-	if d.null, err = openNull(); err != nil {
+	if d.parent, err = birth.NewParent(binary); err != nil {
 		return err
 	}
-	undo.Add(func() { _ = d.null.Close() })
-	if d.agent, err = sealed.Agent(binary); err != nil {
-		return err
-	}
-	undo.Add(func() { _ = unix.Close(d.agent) })
+	undo.Add(func() { _ = d.parent.Close() })
 	if d.roots, err = rootfs.NewMaker(); err != nil {
 		return err
 	}
@@ -110,7 +96,7 @@ func (d *Driver) Close() error {
 	err := d.watcher.Events.Close()
 	d.watcher.Ending.Wait()
 	d.roots.Close()
-	return errors.Join(err, d.null.Close(), unix.Close(d.agent))
+	return errors.Join(err, d.parent.Close())
 }
 
 // Name implements dayfly.Driver.
@@ -149,28 +135,4 @@ func (d *Driver) Reclaim(ctx context.Context, id string) error {
 		return err
 	}
 	return errors.Join(group.Kill(ctx), group.Remove()) // both, whatever the first one meets
-}
-
-// openNull opens the null device where a child's standard descriptors do not overwrite it.
-func openNull() (*os.File, error) {
-	fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open null device: %w", err)
-	}
-	if fd, err = moveHigh(fd); err != nil {
-		return nil, fmt.Errorf("open null device: %w", err)
-	}
-	return os.NewFile(uintptr(fd), os.DevNull), nil
-}
-
-func lastCapability() (uint, error) {
-	b, err := os.ReadFile(capEnd)
-	if err != nil {
-		return 0, fmt.Errorf("read the kernel's last capability: %w", err)
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 8)
-	if err != nil || n >= capabilityMax {
-		return 0, fmt.Errorf("read the kernel's last capability: %q", b)
-	}
-	return uint(n), nil
 }

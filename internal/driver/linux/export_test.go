@@ -8,12 +8,12 @@ import (
 // SpawnAndHangUp clones a machine and closes the node's end of its boot channel, as the node's death does. The child is the
 // caller's to wait for, and then to free.
 func (d *Driver) SpawnAndHangUp(group *cgroup.Group, spec dayfly.InstanceSpec) (pid int, free func(), err error) {
-	c, err := d.spawn(group, spec, nil)
+	c, err := d.parent.Start(order(group, spec, nil))
 	if err != nil {
 		return 0, nil, err
 	}
-	c.close()
-	return c.pid, c.arena.free, nil
+	c.Close()
+	return c.PID, c.Free, nil
 }
 
 // Attach makes the driver make overlays as on a kernel before 6.15.

@@ -12,6 +12,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/machine"
 )
 
@@ -20,15 +21,15 @@ type instance struct {
 	*machine.Machine
 	runDir string
 	cpus   []int
-	arena  *arena // that PID 1 may still read while it is being cloned; nil for a recovered machine
+	child  *birth.Child // nil for a recovered machine
 }
 
 func newInstance(d *Driver, id string, group *cgroup.Group, runDir string) *instance {
 	i := &instance{runDir: runDir}
 	i.Machine = machine.New(&d.watcher, id, group, func() {
 		d.cpus.Give(i.cpus)
-		if i.arena != nil {
-			i.arena.free()
+		if i.child != nil {
+			i.child.Free()
 		}
 	})
 	return i

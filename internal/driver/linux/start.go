@@ -4,28 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/beneath"
+	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/channel"
 	"dayfly.dev/dayfly/internal/driver/linux/boot"
 	"dayfly.dev/dayfly/internal/driver/machine"
+	"dayfly.dev/dayfly/internal/driver/sealed"
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 const (
 	undoWait   = 10 * time.Second // for a failed start to be undone
-	logWait    = 100 * time.Millisecond
-	openFiles  = 1 << 20 // descriptors of a process inside, if the host allows
-	backlog    = 1024    // connections to an agent that wait to be accepted
+	openFiles  = 1 << 20          // descriptors of a process inside, if the host allows
+	backlog    = 1024             // connections to an agent that wait to be accepted
 	socketName = "sock"
 	socketMode = 0o600
 	uidBaseMin = dayfly.IDCount // ids below belong to the host
@@ -99,18 +99,18 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	}
 	defer unix.Close(oom)
 	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
-	c, err := d.spawn(group, spec, inst.cpus)
+	c, err := d.parent.Start(order(group, spec, inst.cpus))
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close()
 	failpoint.Hit("linux.start.spawned")
-	inst.PID, inst.Ours, inst.arena = c.pid, true, c.arena
+	inst.PID, inst.Ours, inst.child = c.PID, true, c
 	if err := d.raise(ctx, c, spec, offer{listen: listen, oom: oom}); err != nil {
 		return nil, err
 	}
 	failpoint.Hit("linux.start.raised")
-	c.arena.free() // the agent runs: it left this memory long ago
+	c.Free() // the agent runs: it left this memory long ago
 	if err := inst.Settle(inst.runDir, inst.cpus); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ type offer struct {
 }
 
 // raise brings a cloned machine to life: its network in parallel with everything else.
-func (d *Driver) raise(ctx context.Context, c *child, spec dayfly.InstanceSpec, o offer) error {
+func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec, o offer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attached := make(chan error, 1)
@@ -139,11 +139,11 @@ func (d *Driver) raise(ctx context.Context, c *child, spec dayfly.InstanceSpec, 
 	return err
 }
 
-func attach(ctx context.Context, c *child, spec dayfly.InstanceSpec) error {
+func attach(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec) error {
 	if spec.AttachNetwork == nil {
 		return nil
 	}
-	netns, err := c.open("net")
+	netns, err := c.Open("net")
 	if err != nil {
 		return err
 	}
@@ -152,16 +152,16 @@ func attach(ctx context.Context, c *child, spec dayfly.InstanceSpec) error {
 }
 
 // boot sends the machine what it needs and waits until it is ready.
-func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o offer) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.channel.SetDeadline(time.Unix(1, 0)) })
+func (d *Driver) boot(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec, o offer) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Channel.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := c.mapIDs(spec.UIDBase); err != nil {
+	if err := c.MapIDs(spec.UIDBase); err != nil {
 		return err
 	}
 	failpoint.Hit("linux.start.mapped")
-	userns, err := c.open("user")
+	userns, err := c.Open("user")
 	if err != nil {
-		return errors.Join(err, c.said())
+		return errors.Join(err, c.Died())
 	}
 	defer userns.Close()
 	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
@@ -176,24 +176,19 @@ func (d *Driver) boot(ctx context.Context, c *child, spec dayfly.InstanceSpec, o
 	defer unix.Close(run)
 	failpoint.Hit("linux.start.mounted")
 	fds := boot.Descriptors{Root: m.Root, Dev: m.Dev, Run: run, Listen: o.listen, OOM: o.oom}
-	err = boot.Send(c.channel, d.config(spec), fds)
-	if rerr := channel.Await(c.channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
+	err = boot.Send(c.Channel, d.config(spec), fds)
+	if rerr := channel.Await(c.Channel); rerr != nil { // even after a failed send: the machine may have said why it hung up
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return errors.Join(rerr, err, c.failed(), c.said())
+		return errors.Join(rerr, err, c.Died())
 	}
-	return errors.Join(err, c.fixScore())
+	return errors.Join(err, c.FixScore(boot.Score))
 }
 
-// said gives what PID 1 wrote to standard error: the trace of a crash.
-func (c *child) said() error {
-	_ = c.log.SetReadDeadline(time.Now().Add(logWait))
-	b, _ := io.ReadAll(io.LimitReader(c.log, bootLogMax))
-	if text := strings.TrimSpace(string(b)); text != "" {
-		return fmt.Errorf("agent said: %q", text)
-	}
-	return nil
+// order says what PID 1 of a machine is.
+func order(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int) birth.Order {
+	return birth.Order{Group: group, UIDBase: spec.UIDBase, CPUs: cpus, Name: sealed.Name, Mode: "boot", Capabilities: boot.Capabilities}
 }
 
 func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {

@@ -26,7 +26,6 @@ type Config struct {
 	ID      string         `json:"id"`
 	Flags   []string       `json:"flags"` // global ones of runsc
 	Limits  dayfly.Limits  `json:"limits"`
-	CPUs    []int          `json:"cpus,omitempty"`  // that the machine is bound to; none: all
 	Files   []beneath.File `json:"files,omitempty"` // to write into the root file system before anything runs
 	Network bool           `json:"network"`         // somebody connects the network, brings loopback up and turns IPv6 off
 	// OpenMax is how many descriptors a process inside may have; it is cut to the host's hard limit.

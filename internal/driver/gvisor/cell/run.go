@@ -31,7 +31,6 @@ var steps = []struct {
 	name string
 	do   func(*cell) error
 }{
-	{"bind to CPUs", (*cell).setCPUs},
 	{"furnish the root file system", func(c *cell) error { return furnish(c.fds[fdRoot], c.cfg) }},
 	{"make the cell", func(c *cell) error { return c.mounts.makeTree(c.fds) }},
 	{"close network", (*cell).closeNetwork},
@@ -88,18 +87,6 @@ func setScore() error {
 		return nil
 	}
 	return err
-}
-
-// setCPUs binds this thread, and so everything that it starts.
-func (c *cell) setCPUs() error {
-	if len(c.cfg.CPUs) == 0 {
-		return nil
-	}
-	var set unix.CPUSet
-	for _, cpu := range c.cfg.CPUs {
-		set.Set(cpu)
-	}
-	return unix.SchedSetaffinity(0, &set)
 }
 
 // closeNetwork makes a network of loopback alone, without IPv6, for a machine that nobody connects.

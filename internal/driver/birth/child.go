@@ -1,13 +1,23 @@
-package linux
+// Package birth clones the first process of a machine: into its control group, into namespaces of its own, with host ids of
+// its own, at a price that does not grow with the node. The process executes the agent's binary in the mode that the driver
+// names and finds its end of a channel (package channel) and a standard error that the driver reads.
+//
+// It neither mounts nor limits anything but capabilities, and knows no driver. To have every first process do one more thing
+// before it executes, add a call to program.
+package birth
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,52 +26,114 @@ import (
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/channel"
-	"dayfly.dev/dayfly/internal/driver/linux/boot"
 	"dayfly.dev/dayfly/internal/driver/sealed"
 )
 
 const (
 	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 		unix.CLONE_NEWIPC
-	bootLogMax    = 4 << 10
+	logMax        = 4 << 10
+	logWait       = 100 * time.Millisecond
 	highFD        = 64 // and above: descriptors that a child's standard ones never overwrite
 	capabilityMax = 63
 	capEnd        = "/proc/sys/kernel/cap_last_cap"
 )
 
-// child is a cloned machine that boots: PID 1 of it, and the driver's ends of what connects them. It was not waited for yet,
-// so its pid cannot belong to anybody else.
-type child struct {
+// Parent makes children of one binary. Its methods may be called from several goroutines.
+type Parent struct {
+	agent   int // descriptor of the sealed binary
+	null    *os.File
+	lastCap uint // the kernel's highest capability
+}
+
+// NewParent keeps a copy of the agent's binary in memory that nothing can change. Close releases it; children live on.
+func NewParent(binary []byte) (*Parent, error) {
+	p := &Parent{}
+	var undo cleanup.Stack
+	defer undo.Clean()
+	var err error
+	if p.lastCap, err = lastCapability(); err != nil {
+		return nil, err
+	}
+	if p.null, err = openNull(); err != nil {
+		return nil, err
+	}
+	undo.Add(func() { _ = p.null.Close() })
+	if p.agent, err = sealed.Agent(binary); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	return p, nil
+}
+
+// Close releases the parent's descriptors.
+func (p *Parent) Close() error { return errors.Join(p.null.Close(), unix.Close(p.agent)) }
+
+// Agent is the descriptor of the binary. It is the Parent's.
+func (p *Parent) Agent() int { return p.agent }
+
+// Order says what child to make.
+type Order struct {
+	Group   *cgroup.Group
+	UIDBase uint32 // host id of its root
+	CPUs    []int  // that it is bound to; none: all
+	Name    string // in process lists
+	Mode    string // of the agent's binary
+	// Capabilities bound those of everything that the child executes; 0 means no bound.
+	Capabilities uint64
+}
+
+// Child is a cloned process: PID 1 of its namespace, and the driver's ends of what connects them. It was not waited for yet,
+// so its pid cannot belong to anybody else. The caller calls Close, and Free once the child runs its binary or is dead.
+type Child struct {
 	*cloned
-	channel *net.UnixConn
+	PID     int
+	Channel *net.UnixConn
 	log     *os.File // what PID 1 says on standard error, until it is ready
 }
 
-func (c *child) close() {
-	_ = c.channel.Close()
+// Close closes the driver's ends.
+func (c *Child) Close() {
+	_ = c.Channel.Close()
 	_ = c.log.Close()
 }
 
-// open opens one of the child's namespaces.
-func (c *child) open(namespace string) (*os.File, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", c.pid, namespace))
+// Free gives the memory back that the child reads until it executes its binary. It can be called twice, not at once.
+func (c *Child) Free() { c.arena.free() }
+
+// Died tells what is known of a child that ended without a word: the step before its binary that failed, and what the binary
+// wrote to standard error, the trace of a crash.
+func (c *Child) Died() error { return errors.Join(c.failed(), c.said()) }
+
+// said gives what PID 1 wrote to standard error.
+func (c *Child) said() error {
+	_ = c.log.SetReadDeadline(time.Now().Add(logWait))
+	b, _ := io.ReadAll(io.LimitReader(c.log, logMax))
+	if text := strings.TrimSpace(string(b)); text != "" {
+		return fmt.Errorf("it said: %q", text)
+	}
+	return nil
+}
+
+// Open opens one of the child's namespaces.
+func (c *Child) Open(namespace string) (*os.File, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", c.PID, namespace))
 	if err != nil {
 		return nil, fmt.Errorf("open %s namespace: %w", namespace, err)
 	}
 	return f, nil
 }
 
-// spawn clones the agent into group and into namespaces of its own. The child's arena is the caller's to free, even after
-// an error that comes with a child.
-func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int) (*child, error) {
+// Start makes a child. After an error there is none.
+func (m *Parent) Start(o Order) (*Child, error) {
 	var undo, always cleanup.Stack
 	defer undo.Clean()
 	defer always.Clean()
-	channel, end, err := bootChannel()
+	conn, end, err := bootChannel()
 	if err != nil {
 		return nil, fmt.Errorf("make boot channel: %w", err)
 	}
-	undo.Add(func() { _ = channel.Close() })
+	undo.Add(func() { _ = conn.Close() })
 	always.Add(func() { _ = unix.Close(end) })
 	log, logEnd, err := bootLog()
 	if err != nil {
@@ -74,11 +146,11 @@ func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int
 		return nil, err
 	}
 	undo.Add(memory.free)
-	c := &child{channel: channel, log: log}
-	p := d.program(memory, spec, cpus, logEnd, end)
-	err = group.Start(func(v2 int) error {
+	c := &Child{Channel: conn, log: log}
+	steps := m.program(memory, o, logEnd, end)
+	err = o.Group.Start(func(v2 int) error {
 		runtime.LockOSThread()
-		c.cloned, err = clone3(memory, namespaces, v2, spec.UIDBase, p)
+		c.cloned, err = clone3(memory, namespaces, v2, o.UIDBase, steps)
 		if !errors.Is(err, errSpoilt) {
 			runtime.UnlockOSThread()
 		}
@@ -87,33 +159,36 @@ func (d *Driver) spawn(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int
 	if err != nil {
 		return nil, fmt.Errorf("clone the agent: %w", err)
 	}
+	c.PID = c.cloned.pid
 	undo.Release()
 	return c, nil
 }
 
 // program is what the child does between clone and exec. It waits for its id maps first.
-func (d *Driver) program(a *arena, spec dayfly.InstanceSpec, cpus []int, logEnd, channel int) *program {
+func (m *Parent) program(a *arena, o Order, logEnd, channel int) *program {
 	p := &program{}
-	closeOthers(p, int(d.null.Fd()), d.agent, logEnd, channel)
+	closeOthers(p, int(m.null.Fd()), m.agent, logEnd, channel)
 	p.atLeast(1, "wait for id maps", unix.SYS_READ, uintptr(channel), a.put(make([]byte, 1)), 1)
 	p.call("start session", unix.SYS_SETSID)
 	p.call("drop groups", unix.SYS_SETGROUPS, 0, 0)
 	p.call("become group 0 inside", unix.SYS_SETRESGID, 0, 0, 0)
 	p.call("become user 0 inside", unix.SYS_SETRESUID, 0, 0, 0)
 	p.call("enter own cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
-	d.limitCapabilities(a, p)
-	if len(cpus) > 0 {
+	if o.Capabilities != 0 {
+		m.limitCapabilities(a, p, o.Capabilities)
+	}
+	if len(o.CPUs) > 0 {
 		var set unix.CPUSet
-		for _, cpu := range cpus {
+		for _, cpu := range o.CPUs {
 			set.Set(cpu)
 		}
 		p.call("set CPUs", unix.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), a.words(cpuWords(&set)...))
 	}
-	for to, from := range []int{int(d.null.Fd()), int(d.null.Fd()), logEnd, channel} {
+	for to, from := range []int{int(m.null.Fd()), int(m.null.Fd()), logEnd, channel} {
 		p.call("pass descriptors", unix.SYS_DUP3, uintptr(from), uintptr(to), 0)
 	}
 	p.call("unblock signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, a.words(0), 0, sigsetSize)
-	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(d.agent), a.text(""), a.texts([]string{sealed.Name, "boot"}),
+	p.call("execute the agent", unix.SYS_EXECVEAT, uintptr(m.agent), a.text(""), a.texts([]string{o.Name, o.Mode}),
 		a.texts(agentEnv()), unix.AT_EMPTY_PATH)
 	return p
 }
@@ -135,17 +210,17 @@ func closeOthers(p *program, keep ...int) {
 
 // limitCapabilities takes what nothing inside may have out of the bounding set. Boot itself still needs the rest: it comes
 // through the inheritable set, which boot empties at its end.
-func (d *Driver) limitCapabilities(a *arena, p *program) {
+func (m *Parent) limitCapabilities(a *arena, p *program, keep uint64) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	all := uint64(1)<<(d.lastCap+1) - 1
+	all := uint64(1)<<(m.lastCap+1) - 1
 	low, high := uint32(all), uint32(all>>32)
 	data := [2]unix.CapUserData{
 		{Effective: low, Permitted: low, Inheritable: low},
 		{Effective: high, Permitted: high, Inheritable: high},
 	}
 	p.call("keep capabilities for boot", unix.SYS_CAPSET, a.put(bytesOf(&header)), a.put(bytesOf(&data)))
-	for c := range d.lastCap + 1 {
-		if boot.Capabilities&(1<<c) == 0 {
+	for c := range m.lastCap + 1 {
+		if keep&(1<<c) == 0 {
 			p.call("limit capabilities", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c))
 		}
 	}
@@ -168,26 +243,26 @@ func agentEnv() []string {
 	return []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 }
 
-// fixScore writes the oom_score_adj that PID 1 gave itself once more: nothing inside can lower what a writer with CAP_SYS_RESOURCE
+// FixScore writes the oom_score_adj that PID 1 gave itself once more: nothing inside can lower what a writer with CAP_SYS_RESOURCE
 // wrote. It must run after the exec, because a score belongs to everybody who shares the memory, which was this process.
-func (c *child) fixScore() error {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/oom_score_adj", c.pid), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+func (c *Child) FixScore(score string) error {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/oom_score_adj", c.PID), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open oom_score_adj: %w", err)
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(boot.Score)); err != nil && !errors.Is(err, unix.EACCES) { // the node's own is higher
+	if _, err := unix.Write(fd, []byte(score)); err != nil && !errors.Is(err, unix.EACCES) { // the node's own is higher
 		return fmt.Errorf("write oom_score_adj: %w", err)
 	}
 	return nil
 }
 
-// mapIDs gives the child's user namespace its ids and lets the child go on.
-func (c *child) mapIDs(base uint32) error {
+// MapIDs gives the child's user namespace its ids and lets the child go on.
+func (c *Child) MapIDs(base uint32) error {
 	line := fmt.Appendf(nil, "0 %d %d\n", base, dayfly.IDCount)
 	for _, name := range []string{"uid_map", "gid_map"} {
 		// Opened without O_TRUNC or O_CREAT, which these files do not know.
-		fd, err := unix.Open(fmt.Sprintf("/proc/%d/%s", c.pid, name), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/%s", c.PID, name), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", name, err)
 		}
@@ -197,7 +272,7 @@ func (c *child) mapIDs(base uint32) error {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	if _, err := c.channel.Write([]byte{1}); err != nil {
+	if _, err := c.Channel.Write([]byte{1}); err != nil {
 		return fmt.Errorf("let the clone go on: %w", err)
 	}
 	return nil
@@ -239,4 +314,28 @@ func bootLog() (*os.File, int, error) {
 func moveHigh(fd int) (int, error) {
 	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, highFD)
 	return high, errors.Join(err, unix.Close(fd))
+}
+
+// openNull opens the null device where a child's standard descriptors do not overwrite it.
+func openNull() (*os.File, error) {
+	fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open null device: %w", err)
+	}
+	if fd, err = moveHigh(fd); err != nil {
+		return nil, fmt.Errorf("open null device: %w", err)
+	}
+	return os.NewFile(uintptr(fd), os.DevNull), nil
+}
+
+func lastCapability() (uint, error) {
+	b, err := os.ReadFile(capEnd)
+	if err != nil {
+		return 0, fmt.Errorf("read the kernel's last capability: %w", err)
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 8)
+	if err != nil || n >= capabilityMax {
+		return 0, fmt.Errorf("read the kernel's last capability: %q", b)
+	}
+	return uint(n), nil
 }

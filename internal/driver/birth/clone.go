@@ -1,4 +1,4 @@
-package linux
+package birth
 
 import (
 	"fmt"
@@ -62,7 +62,7 @@ func (a *arena) free() {
 func (a *arena) put(b []byte) uintptr {
 	at := (a.used + arenaAlign - 1) / arenaAlign * arenaAlign
 	if at+len(b) > len(a.mem) {
-		panic("linux driver: clone arena is too small")
+		panic("birth: clone arena is too small")
 	}
 	copy(a.mem[at:], b)
 	a.used = at + len(b)
@@ -167,7 +167,7 @@ func clone3(a *arena, flags uint64, v2 int, owner uint32, p *program) (*cloned, 
 	})
 	runtime.KeepAlive(&args)
 	if serr := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); serr != nil { // cannot happen: the mask came from the kernel
-		panic("linux driver: signals stay blocked: " + serr.Error())
+		panic("birth: signals stay blocked: " + serr.Error())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("clone: %w", err)
