@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly/internal/agent"
 )
 
@@ -26,11 +28,7 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if dir := os.NewFile(cgroupDescriptor, "cgroup"); dir != nil {
-		if info, err := dir.Stat(); err == nil && info.IsDir() {
-			cfg.Cgroup = dir
-		}
-	}
+	cfg.Cgroup = inheritedDir(cgroupDescriptor)
 	f := os.NewFile(listenDescriptor, "listener")
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -38,6 +36,16 @@ func serve(ctx context.Context) error {
 	}
 	_ = f.Close()
 	return agent.Serve(ctx, l, cfg)
+}
+
+// inheritedDir gives a directory that was handed over, or nil. A descriptor that was not may be the runtime's own by now: it
+// must not become a File, which is closed when it is collected.
+func inheritedDir(fd int) *os.File {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "cgroup")
 }
 
 func readConfig(f *os.File) (cfg agent.Config, err error) {

@@ -41,21 +41,22 @@ func serveTest() error {
 	if err := json.NewDecoder(os.NewFile(4, "config")).Decode(&cfg); err != nil {
 		return err
 	}
-	if dir := os.NewFile(5, "cgroup"); dir != nil {
-		if st, err := dir.Stat(); err == nil && st.IsDir() {
-			cfg.Cgroup = dir
-		}
-	}
-	if f := os.NewFile(6, "oom"); f != nil {
-		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
-			cfg.OOMEvents = f
-		}
-	}
+	cfg.Cgroup, cfg.OOMEvents = inherited(5, unix.S_IFDIR), inherited(6, unix.S_IFREG)
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
 		return err
 	}
 	return agent.Serve(context.Background(), l, cfg)
+}
+
+// inherited gives a descriptor that was handed over, or nil. One that was not may be the runtime's own by now: it must not
+// become a File, which is closed when it is collected.
+func inherited(fd int, kind uint32) *os.File {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != kind {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "inherited")
 }
 
 // machine is an agent in a process of its own.

@@ -22,6 +22,7 @@ const (
 	codeNotFound  = 127 // as a shell gives them
 	codeNoExec    = 126
 	argStringMax  = 128<<10 - 1 // bytes of one argument or environment entry: the kernel's MAX_ARG_STRLEN without the NUL
+	argTotalMax   = 2 << 20
 	argTotalText  = "about 2 MiB"
 	forkTextStart = "fork: "
 )
@@ -242,6 +243,9 @@ func (p *process) serve(spec dayfly.ProcessSpec, stdin io.Reader) {
 
 // fork starts the leader, once more through the shell if it is a script without an interpreter line.
 func (p *process) fork(plan *plan, s stdio) (*failure, error) {
+	if tooLong(plan.argv, plan.env) {
+		return explain(syscall.E2BIG, plan)
+	}
 	attr := &syscall.ProcAttr{
 		Dir: fdPath(plan.cwd), Env: plan.env,
 		Files: []uintptr{s.pipes[0].theirs.Fd(), s.pipes[1].theirs.Fd(), s.pipes[2].theirs.Fd()},
@@ -267,6 +271,21 @@ func (p *process) fork(plan *plan, s stdio) (*failure, error) {
 		return nil, nil
 	}
 	return explain(err, plan)
+}
+
+// tooLong tells what Linux takes in no case. The kernel itself counts a little more; one in user space may take all of it, and
+// a command must not depend on where it runs.
+func tooLong(lists ...[]string) bool {
+	total := 0
+	for _, list := range lists {
+		for _, s := range list {
+			if len(s) > argStringMax {
+				return true
+			}
+			total += len(s) + 1
+		}
+	}
+	return total > argTotalMax
 }
 
 // fdPath names an open file of the agent's for a child that has not yet executed.

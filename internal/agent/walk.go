@@ -7,7 +7,7 @@ import (
 )
 
 // walkOpen is open for a kernel without openat2, as one in user space may be: it goes through the path name by name and follows
-// links by what they say, as text. A magic link of /proc is thus never followed: what it shows is looked up as any name is.
+// links by what they say, as text, but for the magic ones of /proc, which it refuses.
 func walkOpen(dir int, name string, flags int, mode uint32) (int, error) {
 	if name == "" {
 		return -1, unix.ENOENT
@@ -87,7 +87,11 @@ func (w *walk) step(flags int) (last bool, err error) {
 	}
 	kind := st.Mode & unix.S_IFMT
 	if kind == unix.S_IFLNK {
+		magic := isMagic(w.at, part)
 		_ = unix.Close(fd)
+		if magic {
+			return false, unix.ELOOP
+		}
 		return false, w.follow(part, behind, more)
 	}
 	if !more {
@@ -104,6 +108,15 @@ func (w *walk) step(flags int) (last bool, err error) {
 		w.rest = ""
 	}
 	return false, nil
+}
+
+// isMagic tells whether a link in an open directory is one of /proc's that lead somewhere else than they say.
+func isMagic(dir int, name string) bool {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(dir, &fs); err != nil || fs.Type != unix.PROC_SUPER_MAGIC {
+		return false
+	}
+	return name != "self" && name != "thread-self" && name != "mounts" && name != "net"
 }
 
 // follow puts what a link says in front of the rest of the path.
