@@ -98,7 +98,7 @@ var ways = []string{"running container: ", "starting container: ", "starting roo
 func plain(said string) string {
 	var lines []string
 	for line := range strings.Lines(said) {
-		line = strings.TrimSpace(line)
+		line = strings.TrimSpace(strings.ToValidUTF8(line, "?"))
 		if line == "" || logLine.MatchString(line) {
 			continue
 		}
@@ -111,5 +111,5 @@ func plain(said string) string {
 		}
 	}
 	text := strings.Join(lines, "; ")
-	return text[:min(len(text), tellMax)]
+	return strings.ToValidUTF8(text[:min(len(text), tellMax)], "")
 }
