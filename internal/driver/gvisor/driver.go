@@ -51,6 +51,8 @@ type Driver struct {
 	parent  *birth.Parent
 	runsc   string // path
 	foreign string // version of a runsc that is not the embedded one, or empty
+
+	overheadBytes int64 // what a machine may use of memory on top of its own limit
 }
 
 // flags are runsc's global flags. The cell has made the cgroups and the network; the root file system is the same overlay on
@@ -93,6 +95,7 @@ func (d *Driver) prepare(o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	d.overheadBytes = overheadBytes
 	if d.cpus, err = machine.NewCPUs(); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
 package gvisor
 
-// OverheadBytes is what a machine may use on top of its own limit.
-const OverheadBytes = overheadBytes
+// LimitOverhead sets what a machine may use of memory on top of its own limit.
+func (d *Driver) LimitOverhead(bytes int64) { d.overheadBytes = bytes }

@@ -324,7 +324,9 @@ func TestMemoryTooSmallToStart(t *testing.T) {
 	d := open(t, w)
 	before := w.Residue(t)
 	spec := w.Spec(t)
-	spec.Limits.MemoryBytes = 1 - gvisor.OverheadBytes + 4<<20
+	const limit = 4 << 20
+	spec.Limits.MemoryBytes = limit
+	d.LimitOverhead(0)
 	_, err := d.Start(t.Context(), spec)
 	if dayfly.ErrorCode(err) != dayfly.CodeInvalid || !strings.Contains(err.Error(), "too small") {
 		t.Errorf("Start = %v", err)

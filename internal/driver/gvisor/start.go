@@ -87,7 +87,9 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	}
 	outer := spec.Limits
 	outer.PIDs = outer.PIDs*pidsShare + pidsBase
-	outer.MemoryBytes += overheadBytes
+	if outer.MemoryBytes > 0 {
+		outer.MemoryBytes += d.overheadBytes
+	}
 	if err := group.Create(outer); err != nil {
 		return nil, err
 	}
@@ -142,7 +144,9 @@ func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.Instance
 		failpoint.Hit("gvisor.start.attached")
 		err = cell.Go(c.Channel)
 	}
-	// Even after a failed send: the cell may have said why it hung up.
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	aerr := await(c, err)
 	if aerr != nil && ctx.Err() != nil {
 		return ctx.Err()
@@ -150,9 +154,13 @@ func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.Instance
 	return aerr
 }
 
-// await waits until the machine is ready. sendErr, or nil, is what the driver met before.
+// await waits until the machine is ready. sendErr, or nil, is what the driver met before: a cell that has hung up may have said
+// why.
 func await(c *birth.Child, sendErr error) error {
-	if sendErr != nil { // it may not be waiting for anything
+	if sendErr != nil {
+		if !errors.Is(sendErr, unix.EPIPE) && !errors.Is(sendErr, unix.ECONNRESET) {
+			return sendErr
+		}
 		_ = c.Channel.SetDeadline(time.Now().Add(hangUpWait))
 	}
 	err := channel.Await(c.Channel)
@@ -174,7 +182,7 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 	}
 	userns, err := c.Open("user")
 	if err != nil {
-		return err
+		return errors.Join(err, c.Died())
 	}
 	defer userns.Close()
 	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
