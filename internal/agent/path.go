@@ -49,7 +49,7 @@ func openHow(dir int, name string, flags int, mode uint32, resolve uint64) (int,
 	if resolve&^unix.RESOLVE_NO_MAGICLINKS != 0 {
 		return -1, unix.ENOSYS // the caller has a way of its own
 	}
-	return walkOpen(dir, name, flags, mode)
+	return resolveOpen(dir, name, flags, mode)
 }
 
 // fileError says what went wrong with a path, in the words of the API.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWalkOpen compares the walk with the kernel's own resolution, on a tree with links of every kind.
-func TestWalkOpen(t *testing.T) {
+// TestResolveOpen compares the walk with the kernel's own resolution, on a tree with links of every kind.
+func TestResolveOpen(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"a/b/c", "other"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -38,7 +38,7 @@ func TestWalkOpen(t *testing.T) {
 		"a/./b/../b", "/proc/mounts", "/proc/self/exe", "/proc/self/cwd/x", "self/0",
 	} {
 		for _, flags := range []int{unix.O_PATH, unix.O_PATH | unix.O_NOFOLLOW, unix.O_RDONLY, unix.O_PATH | unix.O_DIRECTORY} {
-			got, gotErr := walkOpen(dir, name, flags, 0)
+			got, gotErr := resolveOpen(dir, name, flags, 0)
 			want, wantErr := openHow(dir, name, flags, 0, unix.RESOLVE_NO_MAGICLINKS)
 			if gotErr != wantErr {
 				t.Errorf("%q, flags %#x: %v, the kernel says %v", name, flags, gotErr, wantErr)
@@ -67,8 +67,8 @@ func same(t *testing.T, a, b int) bool {
 	return sa.Dev == sb.Dev && sa.Ino == sb.Ino
 }
 
-// TestWalkFollowsNoMagicLink: a descriptor that only /proc shows is not reached, whatever its link says.
-func TestWalkFollowsNoMagicLink(t *testing.T) {
+// TestResolveFollowsNoMagicLink: a descriptor that only /proc shows is not reached, whatever its link says.
+func TestResolveFollowsNoMagicLink(t *testing.T) {
 	secret, err := os.CreateTemp(t.TempDir(), "secret")
 	if err != nil {
 		t.Fatal(err)
@@ -83,14 +83,14 @@ func TestWalkFollowsNoMagicLink(t *testing.T) {
 	} else {
 		_ = unix.Close(fd)
 	}
-	if fd, err := walkOpen(unix.AT_FDCWD, name, unix.O_RDONLY, 0); err != unix.ELOOP {
+	if fd, err := resolveOpen(unix.AT_FDCWD, name, unix.O_RDONLY, 0); err != unix.ELOOP {
 		t.Errorf("opened %d, %v", fd, err)
 	}
 }
 
-func TestWalkMakes(t *testing.T) {
+func TestResolveMakes(t *testing.T) {
 	dir := t.TempDir()
-	fd, err := walkOpen(unix.AT_FDCWD, dir+"/new", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	fd, err := resolveOpen(unix.AT_FDCWD, dir+"/new", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// walkOpen is open for a kernel without openat2, as one in user space may be: it goes through the path name by name and follows
+// resolveOpen is open for a kernel without openat2, as one in user space may be: it goes through the path name by name and follows
 // links by what they say, as text, but for the magic ones of /proc, which it refuses.
-func walkOpen(dir int, name string, flags int, mode uint32) (int, error) {
+func resolveOpen(dir int, name string, flags int, mode uint32) (int, error) {
 	if name == "" {
 		return -1, unix.ENOENT
 	}
-	w := walk{at: dir, rest: name}
+	w := resolution{at: dir, rest: name}
 	defer w.close()
 	for {
 		last, err := w.step(flags)
@@ -27,8 +27,8 @@ func walkOpen(dir int, name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// walk is a place in a path.
-type walk struct {
+// resolution is a place in a path.
+type resolution struct {
 	at    int    // directory that has been reached
 	owned bool   // at is to be closed
 	name  string // in at: the name that step has looked at last
@@ -36,7 +36,7 @@ type walk struct {
 	links int    // followed so far
 }
 
-func (w *walk) close() {
+func (w *resolution) close() {
 	if w.owned {
 		_ = unix.Close(w.at)
 	}
@@ -44,14 +44,14 @@ func (w *walk) close() {
 }
 
 // enter goes into a directory, which it owns from then on.
-func (w *walk) enter(fd int) {
+func (w *resolution) enter(fd int) {
 	w.close()
 	w.at, w.owned = fd, true
 }
 
 // step looks at the next name and goes into it when there is more behind it. last: w.name in w.at is what the path means, and
 // no link that is to be followed.
-func (w *walk) step(flags int) (last bool, err error) {
+func (w *resolution) step(flags int) (last bool, err error) {
 	if strings.HasPrefix(w.rest, "/") {
 		trimmed := strings.TrimLeft(w.rest, "/")
 		if w.name == "" { // the path begins here, or a link led here
@@ -120,7 +120,7 @@ func isMagic(dir int, name string) bool {
 }
 
 // follow puts what a link says in front of the rest of the path.
-func (w *walk) follow(part, behind string, more bool) error {
+func (w *resolution) follow(part, behind string, more bool) error {
 	if w.links++; w.links > linksMax {
 		return unix.ELOOP
 	}
