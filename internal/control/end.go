@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -57,11 +58,11 @@ func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*endin
 		return nil, err
 	}
 	failpoint.Hit("control.end.recorded")
-	return p.teardown(id), nil
+	return p.tearDown(id), nil
 }
 
-// teardown destroys a machine in the background, trying again until it is gone, and then closes its record.
-func (p *Plane) teardown(id string) *ending {
+// tearDown destroys a machine in the background, trying again until it is gone, and then closes its record.
+func (p *Plane) tearDown(id string) *ending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.endings[id]; e != nil {
@@ -94,13 +95,18 @@ func (p *Plane) carryOut(id string, e *ending, l *launch) {
 }
 
 // destroy tries until the machine is gone and the record says so, which it tells, or the server closes; a later start then
-// goes on.
+// goes on. A record whose machine is gone waits for nothing else longer than DeleteWait.
 func (p *Plane) destroy(id string) bool {
-	var ended *Ending // how it ended, from the moment it is gone
+	begun := p.node.Now()
+	var t teardown
 	for pause := retryTeardown; ; pause = min(2*pause, retryTeardownMax) {
-		err := p.destroyOnce(id, &ended)
+		patience := DeleteWait - p.since(begun)
+		err := p.destroyOnce(id, &t, patience <= 0)
 		if err == nil {
 			return true
+		}
+		if patience > 0 && errors.Is(err, ErrLeftover) {
+			pause = min(pause, patience)
 		}
 		p.log.Error("teardown of a sandbox; trying again", "sandbox", id, "after", pause, "error", err)
 		p.sweepSoon()
@@ -114,19 +120,33 @@ func (p *Plane) destroy(id string) bool {
 	}
 }
 
-// destroyOnce is one attempt. What it finds out about the end is kept for the next one in *ended.
-func (p *Plane) destroyOnce(id string, ended **Ending) error {
-	if *ended == nil {
+// teardown is how far the attempts to destroy a machine have come.
+type teardown struct {
+	ended   *Ending // how it ended, as seen when it was gone first
+	cleared bool    // nothing of it is left
+}
+
+// destroyOnce is one attempt. late closes the record though something of the dead machine is left.
+func (p *Plane) destroyOnce(id string, t *teardown, late bool) error {
+	var err error
+	if !t.cleared {
 		ctx, cancel := p.attempt()
 		defer cancel()
-		e, err := p.node.Destroy(ctx, id)
-		if err != nil {
+		var e Ending
+		e, err = p.node.Destroy(ctx, id)
+		if err != nil && !errors.Is(err, ErrLeftover) {
 			return err
 		}
-		failpoint.Hit("control.end.gone")
-		*ended = &e
+		if t.ended == nil {
+			t.ended = &e
+		}
+		if t.cleared = err == nil; t.cleared {
+			failpoint.Hit("control.end.gone")
+		} else if !late {
+			return err
+		}
 	}
-	return p.closeRecord(**ended)
+	return errors.Join(err, p.closeRecord(*t.ended))
 }
 
 // attempt bounds one try to destroy a machine. It runs on while the plane closes, for closeGrace.
@@ -196,7 +216,7 @@ func (p *Plane) watchEndings(ctx context.Context) {
 			if err := p.closeRecord(ended); err != nil {
 				p.log.Error("machine ended by itself; its teardown records it", "error", err)
 			}
-			p.teardown(ended.ID)
+			p.tearDown(ended.ID)
 		}
 	}
 }

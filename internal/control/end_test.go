@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +215,41 @@ func TestDelete(t *testing.T) {
 		b.restart(control.Config{})
 		if sb := b.record(sb.ID); sb.Status != dayfly.StatusDeleted || sb.End != dayfly.EndRequested {
 			t.Errorf("after the restart it is %s (%s)", sb.Status, sb.End)
+		}
+	})
+}
+
+// TestStuckTeardown is bug 115: a step that fails for ever keeps no record open, and no quota taken, once the machine is gone.
+func TestStuckTeardown(t *testing.T) {
+	bubble(t, "of a dead machine", control.Config{}, func(t *testing.T, b *bed) {
+		sb := b.create(control.CreateSandbox{Timeout: time.Minute})
+		stuck := true
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error {
+				if stuck {
+					return errors.Join(errTest, control.ErrLeftover)
+				}
+				return nil
+			}
+		})
+		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
+		wantCode(t, err, "")
+		synctest.Wait()
+		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndRequested)
+		if got := b.record(sb.ID).Times.EndedAt.Sub(sb.Times.CreatedAt); got > time.Second {
+			t.Errorf("bug 30: the teardown counts as life: %s", got)
+		}
+		tries := b.node.destroyed(sb.ID)
+		time.Sleep(5 * time.Minute)
+		if b.node.destroyed(sb.ID) == tries {
+			t.Error("what is left was given up")
+		}
+		b.node.change(func() { stuck = false })
+		time.Sleep(time.Minute)
+		tries = b.node.destroyed(sb.ID)
+		time.Sleep(5 * time.Minute)
+		if b.node.destroyed(sb.ID) != tries {
+			t.Error("it goes on though nothing is left")
 		}
 	})
 }

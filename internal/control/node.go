@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"time"
@@ -29,7 +30,8 @@ type Node interface {
 	// lease as the host knows it, when it is not due.
 	Expire(ctx context.Context, id string) (lease dayfly.Lease, ended bool, err error)
 	// Destroy ends the machine and removes its disk, network and files. It returns once no process of it lives and its disk
-	// is unlinked. Idempotent and legal for ids it never saw.
+	// is unlinked. Idempotent and legal for ids it never saw. ErrLeftover: that much is done, and the Ending is true, but something
+	// else could not be removed yet.
 	Destroy(ctx context.Context, id string) (Ending, error)
 	// Machine gives access to a machine that accepts commands. CodeGone: it ended.
 	Machine(ctx context.Context, id string) (Machine, error)
@@ -44,6 +46,9 @@ type Node interface {
 	// would go; the latter unless force is set. The error joins all that went wrong.
 	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (Swept, error)
 }
+
+// ErrLeftover is among the errors of Node.Destroy when the machine has no process, address or disk any more.
+var ErrLeftover = errors.New("only leftovers of the dead machine are there")
 
 // Ending is how and when a machine ended, as the host saw it.
 type Ending struct {

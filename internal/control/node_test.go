@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -135,15 +136,16 @@ func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error
 	n.mu.Lock()
 	n.destroys[id]++
 	n.mu.Unlock()
+	var err error
 	if hook := pick(n, &n.destroy); hook != nil {
-		if err := hook(ctx, id); err != nil {
+		if err = hook(ctx, id); err != nil && !errors.Is(err, control.ErrLeftover) {
 			return control.Ending{}, err
 		}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.machines, id)
-	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, nil
+	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, err
 }
 
 func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error) {

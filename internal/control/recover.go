@@ -55,7 +55,7 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 		return fmt.Errorf("adopt %s: %w", sb.ID, err)
 	}
 	if stored.Status == dayfly.StatusDeleting || stored.Status.Ended() {
-		p.teardown(sb.ID) // its end was asked for before the restart
+		p.tearDown(sb.ID) // its end was asked for before the restart
 		return nil
 	}
 	moved, err := p.move(dayfly.ActorReconciler, sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {

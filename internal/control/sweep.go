@@ -180,7 +180,7 @@ func (p *Plane) endUnseen(ctx context.Context, ended Ending) error {
 	if err := p.closeRecord(ended); err != nil {
 		return err
 	}
-	p.teardown(ended.ID)
+	p.tearDown(ended.ID)
 	return nil
 }
 

@@ -77,6 +77,7 @@ func (m *Manager) clear(ctx context.Context, id string, known *state) error {
 }
 
 // clearAfter is clear when a step before it may have failed: with what, or nil. Then the machine keeps lease, state and slot.
+// control.ErrLeftover: the machine has no process, address or disk any more.
 func (m *Manager) clearAfter(ctx context.Context, id string, known *state, before error) error {
 	if known == nil {
 		known = m.stateOf(id)
@@ -99,9 +100,13 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 	failpoint.Hit("node.destroy.network")
 	step("remove disk", m.opt.Pool.Remove(ctx, id))
 	failpoint.Hit("node.destroy.disk")
+	gone := len(errs) == 0 || len(errs) == 1 && before != nil // no process, address or disk
 	step("remove run directory", os.RemoveAll(m.runDir(id)))
 	failpoint.Hit("node.destroy.rundir")
 	if len(errs) > 0 {
+		if gone {
+			errs = append(errs, control.ErrLeftover)
+		}
 		return errors.Join(errs...)
 	}
 	if step("remove lease", m.opt.Leases.Remove(id)); len(errs) == 0 {
@@ -115,6 +120,8 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 		if known != nil {
 			m.opt.Slots.Free(known.Slot)
 		}
+	} else {
+		errs = append(errs, control.ErrLeftover)
 	}
 	return errors.Join(errs...)
 }
