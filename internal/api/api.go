@@ -44,6 +44,7 @@ type Backend interface {
 
 	Reconcile(ctx context.Context, who control.Principal) (control.Swept, error)
 	Ready(ctx context.Context) []control.Problem
+	Stuck() []control.Stuck
 	Now() dayfly.Instant
 }
 

@@ -14,6 +14,10 @@ import (
 // ending is one teardown under way. All who want the same sandbox gone wait for the same one.
 type ending struct {
 	done chan struct{} // closed once the machine is gone and the record says so
+
+	steps []string       // that failed in the last attempt; guarded, as what follows, by Plane.mu
+	since dayfly.Instant // of the first attempt that failed
+	tries int            // that failed
 }
 
 // retryTeardown is how long a failed teardown waits before it is tried again; it doubles up to retryTeardownMax.
@@ -89,14 +93,14 @@ func (p *Plane) carryOut(id string, e *ending, l *launch) {
 		l.cancel()
 		<-l.done
 	}
-	if p.destroy(id) {
+	if p.destroy(id, e) {
 		p.meter.Deleted(p.since(begun))
 	}
 }
 
 // destroy tries until the machine is gone and the record says so, which it tells, or the server closes; a later start then
-// goes on. A record whose machine is gone waits for nothing else longer than DeleteWait.
-func (p *Plane) destroy(id string) bool {
+// goes on. A record whose machine is gone waits for nothing else longer than DeleteWait. What fails meanwhile is noted in e.
+func (p *Plane) destroy(id string, e *ending) bool {
 	begun := p.node.Now()
 	var t teardown
 	for pause := retryTeardown; ; pause = min(2*pause, retryTeardownMax) {
@@ -105,6 +109,7 @@ func (p *Plane) destroy(id string) bool {
 		if err == nil {
 			return true
 		}
+		p.failing(e, err)
 		if patience > 0 && errors.Is(err, ErrLeftover) {
 			pause = min(pause, patience)
 		}
@@ -146,7 +151,10 @@ func (p *Plane) destroyOnce(id string, t *teardown, late bool) error {
 			return err
 		}
 	}
-	return errors.Join(err, p.closeRecord(*t.ended))
+	if closeErr := p.closeRecord(*t.ended); closeErr != nil {
+		err = errors.Join(err, &StepError{"record the end", closeErr})
+	}
+	return err
 }
 
 // attempt bounds one try to destroy a machine. It runs on while the plane closes, for closeGrace.

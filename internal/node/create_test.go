@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
 )
 
 func TestCreateOrder(t *testing.T) {
@@ -136,13 +138,14 @@ func TestCreateFails(t *testing.T) {
 func TestHalfUndone(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
+		step  string // that fails
 		spoil func(w *world)
 		mend  func(w *world)
 	}{
-		{"disk stays", func(w *world) { set(&w.pool.fail, "Remove") }, func(w *world) { w.pool.fail.Store(nil) }},
-		{"network stays", func(w *world) { set(&w.net.fail, "Detach") }, func(w *world) { w.net.fail.Store(nil) }},
-		{"lease stays", func(w *world) { set(&w.leases.fail, "Remove") }, func(w *world) { w.leases.fail.Store(nil) }},
-		{"processes stay", func(w *world) { w.driver.refuse.Store(&errTest) }, func(w *world) { w.driver.refuse.Store(nil) }},
+		{"disk stays", "remove disk", func(w *world) { set(&w.pool.fail, "Remove") }, func(w *world) { w.pool.fail.Store(nil) }},
+		{"network stays", "detach network", func(w *world) { set(&w.net.fail, "Detach") }, func(w *world) { w.net.fail.Store(nil) }},
+		{"lease stays", "remove lease", func(w *world) { set(&w.leases.fail, "Remove") }, func(w *world) { w.leases.fail.Store(nil) }},
+		{"processes stay", "end processes", func(w *world) { w.driver.refuse.Store(&errTest) }, func(w *world) { w.driver.refuse.Store(nil) }},
 	} {
 		t.Run(tt.name+" after a failed create", func(t *testing.T) {
 			w := newWorld(t)
@@ -157,8 +160,10 @@ func TestHalfUndone(t *testing.T) {
 			w := newWorld(t)
 			sb := w.create()
 			tt.spoil(w)
-			if _, err := w.manager.Destroy(ctxFor(t), sb.ID); err == nil {
-				t.Fatal("Destroy succeeded")
+			_, err := w.manager.Destroy(ctxFor(t), sb.ID)
+			var failed *control.StepError
+			if !errors.As(err, &failed) || failed.Step != tt.step {
+				t.Fatalf("Destroy = %v, want a failure of %q", err, tt.step)
 			}
 			halfCleared(t, w, sb.ID, tt.mend)
 		})

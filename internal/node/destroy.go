@@ -11,6 +11,9 @@ import (
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
+// stepKill is the first step of a teardown.
+const stepKill = "end processes"
+
 // Destroy implements control.Node.
 func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error) {
 	if !dayfly.ValidID(dayfly.PrefixSandbox, id) {
@@ -24,7 +27,7 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	failpoint.Hit("node.destroy.begin")
 	killErr := m.kill(ctx, id)
 	if killErr != nil && !m.dead(id) {
-		return control.Ending{}, killErr
+		return control.Ending{}, &control.StepError{Step: stepKill, Err: killErr}
 	}
 	failpoint.Hit("node.destroy.killed")
 	ended, _ := m.ending(id)
@@ -84,11 +87,11 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 	}
 	var errs []error
 	if before != nil {
-		errs = append(errs, before)
+		errs = append(errs, &control.StepError{Step: stepKill, Err: before})
 	}
 	step := func(what string, err error) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s of %s: %w", what, id, err))
+			errs = append(errs, fmt.Errorf("%s: %w", id, &control.StepError{Step: what, Err: err}))
 		}
 	}
 	switch {

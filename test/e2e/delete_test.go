@@ -217,6 +217,8 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 	}
 	if r, err := c.Ready(t.Context()); err != nil || !r.Ready {
 		t.Errorf("the server takes no work for it: %+v (%v)", r, err)
+	} else if len(r.Degraded) != 1 || r.Degraded[0].Sandbox != stuck.ID || r.Degraded[0].Step != "remove run directory" || r.Degraded[0].Tries < tries {
+		t.Errorf("readyz does not name it: %+v", r.Degraded)
 	}
 	began := time.Now()
 	other := box(t, c, sdk.CreateOptions{})
@@ -247,6 +249,10 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 	within(t, 3*deleteMax, "the next try removes it", func() (bool, string) {
 		_, err := os.Stat(dir)
 		return os.IsNotExist(err), dir
+	})
+	within(t, 3*deleteMax, "readyz forgets it", func() (bool, string) {
+		r, err := c.Ready(t.Context())
+		return err == nil && len(r.Degraded) == 0, fmt.Sprintf("%+v (%v)", r.Degraded, err)
 	})
 	within(t, reclaimMax, "nothing is left", func() (bool, string) {
 		left := traces(t, s, stuck.ID)
