@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +135,52 @@ func TestCreateFails(t *testing.T) {
 			w.destroy(sb.ID) // as the control plane does
 		})
 	}
+}
+
+// TestTooManyStarts: beyond a named number of creates that wait for their turn, the next is refused at once.
+func TestTooManyStarts(t *testing.T) {
+	const starts, waiting = 16, 100 // for each CPU
+	w := newWorld(t)
+	w.driver.idle = 1
+	w.restart()
+	hold := make(chan struct{})
+	w.driver.before = func(dayfly.InstanceSpec) error { <-hold; return errTest }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var refused atomic.Int64
+	var g sync.WaitGroup
+	small := dayfly.Limits{VCPU: 1, MemoryBytes: 1 << 20, DiskBytes: 1 << 20}
+	create := func() error {
+		sb := w.sandbox()
+		err := w.manager.Create(ctx, sb, dayfly.Image{ID: "im1"})
+		if dayfly.ErrorCode(err) == dayfly.CodeNoCapacity {
+			refused.Add(1)
+		}
+		return err
+	}
+	for range (starts + waiting) * runtime.NumCPU() {
+		g.Go(func() { _ = create() })
+	}
+	eventually(t, "all wait", func() bool {
+		return dayfly.ErrorCode(w.manager.Admit(t.Context(), small, dayfly.IsolationFake)) == dayfly.CodeNoCapacity
+	})
+	if n := refused.Load(); n != 0 {
+		t.Errorf("%d were refused while there was room to wait", n)
+	}
+	for what, err := range map[string]error{
+		"admission": w.manager.Admit(t.Context(), small, dayfly.IsolationFake), "create": create(),
+	} {
+		wantCode(t, err, dayfly.CodeNoCapacity)
+		if e := dayfly.AsError(err); e == nil || e.Details["missing"] != "starts" || e.RetryAfter <= 0 || !strings.Contains(e.Message, "starting") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	cancel()
+	close(hold)
+	g.Wait()
+	w.driver.before = nil
+	wantCode(t, w.manager.Admit(t.Context(), small, dayfly.IsolationFake), "")
+	w.runs(w.create().ID)
 }
 
 // TestHalfUndone has the undo of a create, or a destroy, fail in the middle: what is left keeps its owner and its slot.
