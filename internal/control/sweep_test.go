@@ -93,12 +93,20 @@ func TestSweep(t *testing.T) {
 			t.Errorf("events %+v", got)
 		}
 	})
-	bubble(t, "records that cannot be read stop the pass before the host is touched", control.Config{}, func(t *testing.T, b *bed) {
+	bubble(t, "bug 18: records that cannot be read stop the pass before the host is touched", control.Config{}, func(t *testing.T, b *bed) {
+		for range 3 {
+			b.create(control.CreateSandbox{})
+		}
 		synctest.Wait()
 		before := b.node.passes()
 		b.store.set("LiveSandboxes", errTest)
-		if err := b.plane.Sweep(t.Context(), b.plane.Now()); err == nil {
-			t.Error("no error")
+		for range 2 {
+			if err := b.plane.Sweep(t.Context(), b.plane.Now()); err == nil {
+				t.Error("no error")
+			}
+		}
+		if b.node.lives() != 3 {
+			t.Errorf("%d of 3 machines live", b.node.lives())
 		}
 		b.store.set("LiveSandboxes", nil)
 		if got := b.reconciled(); len(got) != 1 || got[0].Type != dayfly.EventNotSwept || b.node.passes() != before {

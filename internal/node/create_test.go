@@ -58,33 +58,35 @@ func TestCreateOrder(t *testing.T) {
 	}
 }
 
+// TestCreateFails is bug 29: a create that fails at any step leaves nothing, and its error names the step.
 func TestCreateFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
+		step  string // part of the error
 		spoil func(w *world, cancel context.CancelFunc)
 	}{
-		{"no warden", func(w *world, _ context.CancelFunc) { w.leases.dead.Store(true) }},
-		{"lease file", func(w *world, _ context.CancelFunc) { set(&w.leases.fail, "Write") }},
-		{"state file", func(w *world, _ context.CancelFunc) {
+		{"no warden", "no warden", func(w *world, _ context.CancelFunc) { w.leases.dead.Store(true) }},
+		{"lease file", "write lease", func(w *world, _ context.CancelFunc) { set(&w.leases.fail, "Write") }},
+		{"state file", "write sb", func(w *world, _ context.CancelFunc) {
 			_ = os.Remove(filepath.Join(w.dir, "state"))
 			w.t.Cleanup(func() { _ = os.Remove(filepath.Join(w.dir, "state")) })
 		}},
-		{"run directory", func(w *world, _ context.CancelFunc) {
+		{"run directory", "make run directory", func(w *world, _ context.CancelFunc) {
 			w.leases.wrote = func(id string) { _ = os.WriteFile(filepath.Join(w.dir, "run", id), nil, 0o600) }
 		}},
-		{"disk", func(w *world, _ context.CancelFunc) { set(&w.pool.fail, "Create") }},
-		{"network", func(w *world, _ context.CancelFunc) { set(&w.net.fail, "Attach") }},
-		{"driver", func(w *world, _ context.CancelFunc) {
+		{"disk", "make disk", func(w *world, _ context.CancelFunc) { set(&w.pool.fail, "Create") }},
+		{"network", "start", func(w *world, _ context.CancelFunc) { set(&w.net.fail, "Attach") }},
+		{"driver", "start", func(w *world, _ context.CancelFunc) {
 			w.driver.before = func(dayfly.InstanceSpec) error { return errTest }
 		}},
-		{"driver, late", func(w *world, _ context.CancelFunc) {
+		{"driver, late", "start", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(dayfly.Instance) error { return errTest }
 		}},
-		{"no driver", func(w *world, _ context.CancelFunc) {}},
-		{"agent cannot be reached", func(w *world, _ context.CancelFunc) {
+		{"no driver", `no driver "another"`, func(w *world, _ context.CancelFunc) {}},
+		{"agent cannot be reached", "greet the agent", func(w *world, _ context.CancelFunc) {
 			w.driver.wrapped = func(i *spyInstance) { i.broken.Store(&errTest) }
 		}},
-		{"machine dies at once", func(w *world, _ context.CancelFunc) {
+		{"machine dies at once", "greet the agent", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(inst dayfly.Instance) error {
 				if err := w.driver.Driver.Reclaim(context.Background(), inst.ID()); err != nil {
 					return err
@@ -93,14 +95,14 @@ func TestCreateFails(t *testing.T) {
 				return nil
 			}
 		}},
-		{"cancelled before", func(_ *world, cancel context.CancelFunc) { cancel() }},
-		{"cancelled in the driver", func(w *world, cancel context.CancelFunc) {
+		{"cancelled before", "", func(_ *world, cancel context.CancelFunc) { cancel() }},
+		{"cancelled in the driver", "start", func(w *world, cancel context.CancelFunc) {
 			w.driver.before = func(dayfly.InstanceSpec) error { cancel(); return nil }
 		}},
-		{"cancelled after the driver", func(w *world, cancel context.CancelFunc) {
+		{"cancelled after the driver", "greet the agent", func(w *world, cancel context.CancelFunc) {
 			w.driver.wrapped = func(*spyInstance) { cancel() }
 		}},
-		{"lease ends meanwhile", func(w *world, _ context.CancelFunc) {
+		{"lease ends meanwhile", "its lease ended", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(dayfly.Instance) error { w.clock.step(2 * time.Hour); return nil }
 		}},
 	} {
@@ -116,6 +118,9 @@ func TestCreateFails(t *testing.T) {
 			err := w.manager.Create(ctx, sb, dayfly.Image{ID: "im1"})
 			if err == nil {
 				t.Fatal("Create succeeded")
+			}
+			if !strings.Contains(err.Error(), tt.step) {
+				t.Errorf("%q does not name the step %q", err, tt.step)
 			}
 			if code := dayfly.ErrorCode(err); code == dayfly.CodeGone || code == dayfly.CodeNotFound {
 				t.Errorf("code = %s: a start that fails is no sandbox that ended", code)

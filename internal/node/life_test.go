@@ -212,7 +212,7 @@ func TestSweep(t *testing.T) {
 		"networks": func(w *world) { set(&w.net.fail, "List") },
 		"leases":   func(w *world) { set(&w.leases.fail, "List") },
 	} {
-		t.Run("removes nothing when it cannot list the "+name, func(t *testing.T) {
+		t.Run("bug 18: removes nothing when it cannot list the "+name, func(t *testing.T) {
 			w := newWorld(t)
 			orphan := w.create()
 			w.manager.Close()

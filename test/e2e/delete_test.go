@@ -22,6 +22,7 @@ import (
 // deleteMax is how long a DELETE may wait for the machine to be gone.
 const deleteMax = 10 * time.Second
 
+// TestDeleteWhileTheMachineIsBeingMade is bug 3: a start under way keeps no DELETE from being accepted and done.
 func TestDeleteWhileTheMachineIsBeingMade(t *testing.T) {
 	t.Parallel()
 	s, c := own(t)
