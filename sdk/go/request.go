@@ -256,7 +256,7 @@ func (b *countedBody) discard() {
 // errSilent is why a watched body was closed.
 var errSilent = errors.New("the connection fell silent")
 
-// watchedBody closes itself when nothing arrives for silenceMax.
+// watchedBody closes itself when somebody reads and nothing arrives for silenceMax. A reader that takes its time is no silence.
 type watchedBody struct {
 	io.ReadCloser
 	timer  *time.Timer
@@ -270,6 +270,7 @@ func watch(body io.ReadCloser) *watchedBody {
 		w.silent.Store(true)
 		_ = body.Close()
 	})
+	w.timer.Stop()
 	return w
 }
 
@@ -277,6 +278,7 @@ func watch(body io.ReadCloser) *watchedBody {
 func (w *watchedBody) Read(p []byte) (int, error) {
 	w.timer.Reset(silenceMax)
 	n, err := w.ReadCloser.Read(p)
+	w.timer.Stop()
 	if err != nil && w.silent.Load() {
 		return n, errSilent
 	}

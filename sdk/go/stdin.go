@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net/http"
-	"net/url"
 )
 
 // stdinChunk is how much input travels in one request, in bytes. Each has an idempotency key, so that one whose answer was
@@ -37,16 +35,7 @@ func (st *Stream) feed() {
 }
 
 func (st *Stream) send(p []byte, end bool) error {
-	k := call{
-		method: http.MethodPost, path: st.sandbox.processPath(st.id) + "/stdin",
-		header:   http.Header{"Content-Type": {"application/octet-stream"}},
-		body:     func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
-		patience: resumeFor, repeatable: true,
-	}
-	if end {
-		k.query = url.Values{"close": {"true"}}
-	}
-	return st.sandbox.client.do(st.ctx, k, nil)
+	return st.sandbox.writeStdin(st.ctx, st.id, p, end)
 }
 
 // stopsReading tells that the command has ended or closed its input, which is no failure: its exit says the rest.

@@ -69,13 +69,13 @@ func TestARestartEndsNoSandboxAndNoCommand(t *testing.T) {
 		t.Errorf("bug 42: over a restart %d of %d bytes of stdout and %d of %d of stderr came", got[sdk.EventStdout].Len(), len(wantOut), got[sdk.EventStderr].Len(), len(wantErr))
 	}
 	for _, from := range []int64{0, 1, 17, int64(len(wantOut)) - 3, int64(len(wantOut))} {
-		rest, err := b.Attach(t.Context(), stream.ID(), sdk.Offsets{Stdout: from, Stderr: int64(len(wantErr))})
+		rest, err := b.Output(t.Context(), stream.ID(), sdk.OutputOptions{From: sdk.Offsets{Stdout: from, Stderr: int64(len(wantErr))}})
 		if err != nil {
-			t.Fatalf("bug 89: attach at %d: %v", from, err)
+			t.Fatalf("bug 89: output from %d: %v", from, err)
 		}
 		var out strings.Builder
 		if _, err := rest.CopyTo(&out, nil); err != nil || out.String() != wantOut[from:] {
-			t.Errorf("bug 89: attach at %d gave %d bytes, want %d (%v)", from, out.Len(), len(wantOut)-int(from), err)
+			t.Errorf("bug 89: output from %d gave %d bytes, want %d (%v)", from, out.Len(), len(wantOut)-int(from), err)
 		}
 		rest.Close()
 	}
