@@ -11,8 +11,11 @@ import (
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
-// stepKill is the first step of a teardown.
-const stepKill = "end processes"
+// Steps of a teardown that are a driver's.
+const (
+	stepKill    = "end processes"
+	stepRemains = "remove the machine's remains" // every process has ended
+)
 
 // Destroy implements control.Node.
 func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error) {
@@ -87,7 +90,7 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 	}
 	var errs []error
 	if before != nil {
-		errs = append(errs, &control.StepError{Step: stepKill, Err: before})
+		errs = append(errs, &control.StepError{Step: stepRemains, Err: before})
 	}
 	step := func(what string, err error) {
 		if err != nil {

@@ -218,8 +218,10 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 	}
 	if r, err := c.Ready(t.Context()); err != nil || !r.Ready {
 		t.Errorf("the server takes no work for it: %+v (%v)", r, err)
-	} else if len(r.Degraded) != 1 || r.Degraded[0].Sandbox != stuck.ID || r.Degraded[0].Step != "remove run directory" || r.Degraded[0].Tries < tries {
-		t.Errorf("readyz does not name it: %+v", r.Degraded)
+	} else if !slices.ContainsFunc(r.Degraded, func(d sdk.Stuck) bool {
+		return d.Sandbox == stuck.ID && d.Step == "remove run directory" && d.Tries >= tries
+	}) {
+		t.Errorf("bug 115: readyz does not name it: %+v", r.Degraded)
 	}
 	began := time.Now()
 	other := box(t, c, sdk.CreateOptions{})
