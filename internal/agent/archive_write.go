@@ -284,15 +284,6 @@ func mode(h *tar.Header) uint32 {
 	return rawMode(h.FileInfo().Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky))
 }
 
-// setTime gives an open file the entry's modification time.
-func setTime(fd int, at time.Time) error {
-	if at.Unix() < 0 || at.After(time.Unix(1<<33, 0)) {
-		return nil // a time that no file has
-	}
-	ts := []unix.Timespec{{Nsec: unix.UTIME_NOW}, unix.NsecToTimespec(at.UnixNano())}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+itoa(fd), ts, 0)
-}
-
 // clearWay removes what has the entry's name, unless it is a directory.
 func clearWay(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)

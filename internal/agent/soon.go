@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"io/fs"
 
 	"dayfly.dev/dayfly"
 )
@@ -13,15 +12,6 @@ func (a *Agent) Resize(ctx context.Context, id string, size dayfly.TerminalSize)
 	return errSoon
 }
 func (a *Agent) AwaitPort(ctx context.Context, port int) error { return errSoon }
-func (a *Agent) Mkdir(ctx context.Context, path string, mode *fs.FileMode, parents bool) (dayfly.FileInfo, error) {
-	return dayfly.FileInfo{}, errSoon
-}
-func (a *Agent) Move(ctx context.Context, from, to string, overwrite bool) (dayfly.FileInfo, error) {
-	return dayfly.FileInfo{}, errSoon
-}
-func (a *Agent) Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (dayfly.FileInfo, error) {
-	return dayfly.FileInfo{}, errSoon
-}
 func (a *Agent) Search(ctx context.Context, q dayfly.SearchQuery) (dayfly.SearchResult, error) {
 	return dayfly.SearchResult{}, errSoon
 }
