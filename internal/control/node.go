@@ -43,7 +43,7 @@ type Node interface {
 	Problems(ctx context.Context) []Problem
 	// Sweep is one bounded pass over the host: what no live machine and no work under way owns goes. known are the live records,
 	// read before. It stops, and removes nothing, when it cannot look, or when more than half of what lives under a valid lease
-	// would go; the latter unless force is set. The error joins all that went wrong.
+	// would go; the latter unless force is set. What lives under a valid lease and has no record is told, for adoption, not removed. The error joins all that went wrong.
 	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (Swept, error)
 }
 

@@ -176,12 +176,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	if err != nil {
 		return dayfly.Sandbox{}, verdict{}, fmt.Errorf("recover %s: %w", id, err)
 	}
-	sb := b.state().Sandbox
-	sb.Status, sb.Wanted, sb.Driver = dayfly.StatusRunning, dayfly.StatusRunning, st.Driver
-	if sb.Times.ReadyAt.IsZero() {
-		sb.Times.ReadyAt, sb.Times.ReadyBoot = sb.Times.CreatedAt, lease.Born
-	}
-	return sb, verdict{alive: true}, nil
+	return b.record(), verdict{alive: true}, nil
 }
 
 // takeHold makes a box of a machine that lives. CodeGone: it does not.

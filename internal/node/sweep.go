@@ -68,29 +68,30 @@ func (m *Manager) everything(ctx context.Context) (holdings, error) {
 }
 
 // Sweep implements control.Node. The host is listed first and ownership asked after, so an object made in between is never
-// taken for a leftover.
+// taken for a leftover. What lives under a valid lease is taken hold of before anything is judged.
 func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
 	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Swept{Stopped: "the host cannot be read"}, err
 	}
 	failpoint.Hit("node.sweep.listed")
+	records := byID(known)
+	running, lookErr := m.regain(ctx, held, records)
 	orphans, vanished := m.unowned(held, known)
 	why, err := m.brakeOn(held, orphans, force)
 	if err != nil {
-		return control.Swept{Stopped: "it cannot be told what lives"}, err
+		return control.Swept{Running: running, Stopped: "it cannot be told what lives"}, errors.Join(lookErr, err)
 	}
 	if why != "" {
-		return control.Swept{Stopped: why}, errors.New(why)
+		return control.Swept{Running: running, Stopped: why}, errors.Join(lookErr, errors.New(why))
 	}
-	var swept control.Swept
+	swept := control.Swept{Running: running}
 	for _, sb := range vanished {
 		swept.Ended = append(swept.Ended, m.lost(sb, verdict{}))
 	}
-	records := byID(known)
 	chosen := m.turnOf(orphans)
 	swept.Left = len(orphans) - len(chosen)
-	var errs []error
+	errs := []error{lookErr}
 	for _, id := range chosen {
 		rec, recorded := records[id]
 		if !m.owned(id) {
