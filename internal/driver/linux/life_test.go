@@ -214,25 +214,32 @@ func TestDriverWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestBaseImage runs what only a whole distribution has. DAYFLY_TEST_IMAGE is an unpacked root file system or a tar.zst.
-func TestBaseImage(t *testing.T) {
+// distribution gives the root file system of a whole distribution: DAYFLY_TEST_IMAGE is an unpacked one or a tar.zst.
+func (w *world) distribution(t *testing.T) string {
+	t.Helper()
 	image := os.Getenv("DAYFLY_TEST_IMAGE")
 	if image == "" {
 		t.Skip("DAYFLY_TEST_IMAGE names no image")
 	}
-	w := newWorld(t)
-	w.lower = image
 	if info, err := os.Stat(image); err != nil {
 		t.Fatal(err)
-	} else if !info.IsDir() {
-		w.lower = filepath.Join(w.dir, "image")
-		if err := os.Mkdir(w.lower, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := exec.Command("tar", "-C", w.lower, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
-			t.Skipf("cannot unpack %s: %v: %s", image, err, out)
-		}
+	} else if info.IsDir() {
+		return image
 	}
+	dir := filepath.Join(w.dir, "image")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("tar", "-C", dir, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
+		t.Skipf("cannot unpack %s: %v: %s", image, err, out)
+	}
+	return dir
+}
+
+// TestBaseImage runs what only a whole distribution has.
+func TestBaseImage(t *testing.T) {
+	w := newWorld(t)
+	w.lower = w.distribution(t)
 	d := w.open(t)
 	inst, err := d.Start(t.Context(), w.spec(t))
 	if err != nil {
