@@ -212,7 +212,7 @@ func (w *world) residue(t *testing.T) []string {
 }
 
 // probesLeft counts probes once those of other installations, which take milliseconds, have had their time.
-func probesLeft(t *testing.T, host *cgroup.Host) int {
+func probesLeft(t *testing.T, host cgroup.Host) int {
 	t.Helper()
 	const patience, tick = 5 * time.Second, 10 * time.Millisecond
 	for deadline := time.Now().Add(patience); ; <-time.After(tick) {
