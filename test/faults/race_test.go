@@ -21,7 +21,7 @@ const (
 	raceSpread = 30 * time.Millisecond // around the deadline, both ways
 )
 
-// TestRacingExtends aims extends at the deadline while server, warden or both are stopped or killed: whoever was answered 200
+// TestRacingExtends is bug 4: it aims extends at the deadline while server, warden or both are stopped or killed: whoever was answered 200
 // lives at the old deadline and dies at the new one; everybody else is dead, and told so.
 func TestRacingExtends(t *testing.T) {
 	w := newWorld(t)
