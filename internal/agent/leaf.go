@@ -24,6 +24,8 @@ type leaf struct {
 	parent *os.File
 	name   string
 
+	gone func() // called when the leaf was removed after its command's end, or nil
+
 	mu  sync.Mutex
 	dir *os.File // nil once the leaf is removed
 }
@@ -124,6 +126,17 @@ func readAt(dir *os.File, name string) ([]byte, error) {
 	return buf[:max(0, n)], err
 }
 
+// bury removes a leaf that is left, if nothing lives in it, and tells whether it did.
+func (l *leaf) bury() bool {
+	if l.remove() != nil {
+		return false
+	}
+	if l.gone != nil {
+		l.gone()
+	}
+	return true
+}
+
 // leaves are those whose command has ended and that are still to be removed: background children live in them. Their
 // number is bounded by the sandbox's limit of processes.
 type leaves struct {
@@ -133,7 +146,7 @@ type leaves struct {
 
 // retire removes a leaf now or, when something still lives in it, after that has died.
 func (s *leaves) retire(l *leaf) {
-	if l.remove() == nil {
+	if l.bury() {
 		return
 	}
 	s.mu.Lock()
@@ -152,7 +165,7 @@ func (s *leaves) sweep() {
 func (s *leaves) sweepLocked() {
 	kept := s.left[:0]
 	for _, l := range s.left {
-		if l.remove() != nil {
+		if !l.bury() {
 			kept = append(kept, l)
 		}
 	}
