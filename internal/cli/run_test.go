@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -184,7 +185,7 @@ func TestReaderLeaves(t *testing.T) {
 	}
 }
 
-// TestExecSignal: Ctrl-C goes to the command, whose last words are shown; the sandbox stays.
+// TestExecSignal: Ctrl-C goes to the command, whose last words are shown and whose code is passed on; the sandbox stays.
 func TestExecSignal(t *testing.T) {
 	s := newServer(t)
 	_, id, _ := s.dayfly(t, "", "create")
@@ -200,8 +201,33 @@ func TestExecSignal(t *testing.T) {
 	<-up
 	_ = c.Process.Signal(syscall.SIGINT)
 	_ = c.Wait()
-	if code := c.ProcessState.ExitCode(); code != 130 || out.got != "up\nbye\n" || len(s.live) != 1 {
+	if code := c.ProcessState.ExitCode(); code != 3 || out.got != "up\nbye\n" || len(s.live) != 1 {
 		t.Errorf("exit %d, stdout %q, stderr %q, %d live", code, out.got, &c.stderr, len(s.live))
+	}
+}
+
+// TestExecSignalTwice: a command that ignores Ctrl-C is killed by the second one, and not before.
+func TestExecSignalTwice(t *testing.T) {
+	s := newServer(t)
+	_, id, _ := s.dayfly(t, "", "create")
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	c := newCommand(t, ctx, t.TempDir(), s.env(), "exec", strings.TrimSpace(id), "--", "sh", "-c", `trap 'echo ignored' INT; echo up; while :; do sleep 0.05; done`)
+	up, ignored := make(chan struct{}), make(chan struct{})
+	c.Stdout = io.MultiWriter(&notify{want: "up\n", seen: up}, &notify{want: "ignored\n", seen: ignored})
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-up
+	_ = c.Process.Signal(syscall.SIGINT)
+	<-ignored
+	_ = c.Process.Signal(syscall.SIGINT)
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 130 && code != 137 {
+		t.Errorf("exit %d, stderr %q", code, &c.stderr)
+	}
+	if got := s.signals(); !slices.Equal(got, []string{"INT", "KILL"}) {
+		t.Errorf("signals %v", got)
 	}
 }
 

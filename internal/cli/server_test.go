@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,13 @@ type testServer struct {
 	live      map[string]map[string]any
 	deleted   []string
 	processes map[string]*process
+	signalled []string
+}
+
+func (s *testServer) signals() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.signalled)
 }
 
 type process struct {
@@ -320,6 +328,9 @@ func (s *testServer) stdin(w http.ResponseWriter, r *http.Request) {
 func (s *testServer) signal(w http.ResponseWriter, r *http.Request) {
 	var body struct{ Signal string }
 	_ = json.NewDecoder(r.Body).Decode(&body)
+	s.mu.Lock()
+	s.signalled = append(s.signalled, body.Signal)
+	s.mu.Unlock()
 	if p := s.process(r); p != nil {
 		_ = syscall.Kill(-p.cmd.Process.Pid, map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[body.Signal])
 	}

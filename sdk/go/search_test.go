@@ -222,4 +222,3 @@ func TestOutputUpToNow(t *testing.T) {
 		t.Errorf("%q by %s", text, uri)
 	}
 }
-
