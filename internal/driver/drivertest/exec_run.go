@@ -52,6 +52,7 @@ func RunExec(t *testing.T, h Harness) {
 		{"bug 94: a command sees its own share", ownShare},
 		{"bug 96: nothing waits for a terminal", noTerminal},
 		{"bug 97: UTF-8 by default", utf8Default},
+		{"bug 98: a terminal shows everything", terminalOutput},
 	})
 }
 
