@@ -90,6 +90,11 @@ func (s *explainedStream) Next() (dayfly.Output, error) {
 	return out, err
 }
 
+func (m *explained) Await(ctx context.Context, id string) (dayfly.Process, error) {
+	proc, err := m.Machine.Await(ctx, id)
+	return proc, m.plane.gone(ctx, m.id, err)
+}
+
 func (m *explained) Process(ctx context.Context, id string) (dayfly.Process, error) {
 	proc, err := m.Machine.Process(ctx, id)
 	return proc, m.plane.gone(ctx, m.id, err)

@@ -91,12 +91,16 @@ type Processes interface {
 	Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error)
 	// Result waits for a process's end. CodeGone: its record was dropped; CodeNotFound: never known.
 	Result(ctx context.Context, id string) (dayfly.Result, error)
+	// Await gives a process's record once it has exited. Unlike Result it makes nobody the process's client: that the caller leaves
+	// decides nothing. CodeGone and CodeNotFound as for Result.
+	Await(ctx context.Context, id string) (dayfly.Process, error)
 	Process(ctx context.Context, id string) (dayfly.Process, error)
 	Processes(ctx context.Context) ([]dayfly.Process, error)
 	// Signal sends a signal ("TERM", "KILL", …) to the process's group, or with tree to every descendant; a KILL of the tree
 	// returns once all are dead.
 	Signal(ctx context.Context, id, signal string, tree bool) error
-	// Launch starts a command in the background and returns its record; stdin, at most a request body, is fed to it meanwhile.
+	// Launch starts a command in the background and returns its record; stdin, at most a request body, is fed to it meanwhile. The
+	// caller is not its client: OnDisconnect decides once somebody was and left.
 	Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error)
 	// Resize sets the size of a process's terminal and has its program repaint. CodeConflict: it has none.
 	Resize(ctx context.Context, id string, size dayfly.TerminalSize) error
