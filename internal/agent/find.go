@@ -85,11 +85,13 @@ func (l *lookup) madeUp(w *walked) bool {
 		return false
 	}
 	defer unix.Close(fd)
+	return isMadeUp(fd)
+}
+
+// isMadeUp tells that an open directory is on such a file system.
+func isMadeUp(fd int) bool {
 	var fs unix.Statfs_t
-	if unix.Fstatfs(fd, &fs) != nil {
-		return false
-	}
-	return fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.SYSFS_MAGIC
+	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.SYSFS_MAGIC)
 }
 
 // finder collects what a find looks for.
