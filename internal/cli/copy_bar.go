@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,7 +27,8 @@ type copyBar struct {
 	total int64 // what the copy itself does not know: of a folder to upload; or -1
 
 	mu   sync.Mutex
-	bar  *progressbar.ProgressBar // nil until it shows
+	bar  *progressbar.ProgressBar // nil until the first step
+	seen bool                     // something was shown
 	over bool
 }
 
@@ -43,7 +45,7 @@ func (a *app) showProgress(ctx context.Context, from place) (shown context.Conte
 func (p *copyBar) report(step sdk.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over || p.bar == nil && time.Since(p.began) < barAfter {
+	if p.over {
 		return
 	}
 	if p.bar == nil {
@@ -51,7 +53,7 @@ func (p *copyBar) report(step sdk.Progress) {
 		if total <= 0 {
 			total = p.total
 		}
-		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.app.Stderr), progressbar.OptionShowBytes(true),
+		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(barWriter{p}), progressbar.OptionShowBytes(true), progressbar.OptionShowCount(),
 			progressbar.OptionUseIECUnits(true), progressbar.OptionShowTotalBytes(true), progressbar.OptionSetPredictTime(true),
 			progressbar.OptionThrottle(barEvery), progressbar.OptionSetWidth(barWidth), progressbar.OptionSetSpinnerChangeInterval(0))
 	}
@@ -62,11 +64,22 @@ func (p *copyBar) report(step sdk.Progress) {
 func (p *copyBar) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bar != nil && !p.over {
-		_ = p.bar.RenderBlank()
-		_, _ = p.app.Stderr.Write([]byte("\n"))
+	if p.seen && !p.over {
+		_, _ = io.WriteString(p.app.Stderr, "\n")
 	}
 	p.over = true
+}
+
+// barWriter is where the bar is drawn: nowhere as long as the copy may be over soon. p.mu is held.
+type barWriter struct{ *copyBar }
+
+// Write implements io.Writer.
+func (w barWriter) Write(p []byte) (int, error) {
+	if !w.seen && time.Since(w.began) < barAfter {
+		return len(p), nil
+	}
+	w.seen = true
+	return w.app.Stderr.Write(p)
 }
 
 // folderBytes is what the files of a local folder hold, or -1 for anything else. It is a figure to show: what changes meanwhile, or

@@ -20,8 +20,8 @@ type session struct {
 	process  string
 	terminal *terminal
 	keys     *detachKeys
-	keysText string // as the user wrote them
 	from     *sdk.Offsets
+	ended    syscall.Signal // what ended the session from outside, or 0
 }
 
 // Waits and limits of a session.
@@ -57,11 +57,11 @@ func (s *session) run(ctx context.Context) error {
 
 	exit, err := s.follow(ctx, a)
 	s.terminal.restore()
-	return s.outcome(ctx, exit, err)
+	return s.outcome(exit, err)
 }
 
 // outcome tells how it ended, on a terminal that is the user's again.
-func (s *session) outcome(ctx context.Context, exit *sdk.Exit, err error) error {
+func (s *session) outcome(exit *sdk.Exit, err error) error {
 	switch {
 	case exit != nil:
 		s.app.noteExit(exit)
@@ -71,9 +71,9 @@ func (s *session) outcome(ctx context.Context, exit *sdk.Exit, err error) error 
 		return nil
 	case errors.Is(err, errHungUp):
 		s.app.note("the command may still run: see `dayfly ps %s`, come back with `%s`", s.sandbox.ID, s.comeBack())
-		return quiet(exitSignal + max(int(signalOf(ctx)), int(syscall.SIGHUP)))
+		return quiet(exitSignal + int(s.ended))
 	case sdk.ErrorCode(err) == sdk.CodeUnreachable:
-		return &failure{code: exitFailed, text: err.Error(), hint: "the command may still run: come back with " + s.comeBack(), cause: errors.Unwrap(err)}
+		return &failure{code: exitFailed, text: err.Error(), hint: "the command may still run: come back with " + s.comeBack()}
 	}
 	return err
 }
@@ -103,24 +103,30 @@ func (s *session) follow(ctx context.Context, a *sdk.Attachment) (*sdk.Exit, err
 	}()
 	start(func() { s.followSize(running, a) })
 	start(func() { s.typing(running, a, over) })
-	var err error
+	quits := make(chan os.Signal, 1)
+	signal.Notify(quits, syscall.SIGQUIT) // which would end this program with the terminal as it is
+	defer signal.Stop(quits)
+	err := errHungUp
 	select {
 	case err = <-over:
+		s.ended = syscall.SIGHUP // should it be the terminal that went away
+	case <-quits:
+		s.ended = syscall.SIGQUIT
 	case <-ctx.Done():
-		err = errHungUp
+		s.ended = signalOf(ctx)
 	}
 	if errors.Is(err, errHungUp) {
-		s.hangUp(running, signalOf(ctx), over)
+		s.hangUp(running, over)
 	}
 	_ = a.Close()
 	return s.last(shown), err
 }
 
-// hangUp passes the signal on that ended the session, or HUP where the terminal went away, and waits a little for the command's end.
-func (s *session) hangUp(ctx context.Context, sig syscall.Signal, over <-chan error) {
+// hangUp passes on what ended the session, and waits a little for the command's end.
+func (s *session) hangUp(ctx context.Context, over <-chan error) {
 	call, stop := context.WithTimeout(ctx, hangUpPatience)
 	defer stop()
-	if s.sandbox.Signal(call, s.process, signalName(sig), true) != nil {
+	if s.sandbox.Signal(call, s.process, signalName(s.ended), true) != nil {
 		return
 	}
 	select {
@@ -269,6 +275,8 @@ func signalName(sig syscall.Signal) string {
 		return "INT"
 	case syscall.SIGTERM:
 		return "TERM"
+	case syscall.SIGQUIT:
+		return "QUIT"
 	}
 	return "HUP"
 }

@@ -140,31 +140,32 @@ func (s *Sandbox) Stat(ctx context.Context, path string) (FileInfo, error) {
 	return s.entryCall(ctx, call{method: http.MethodGet, path: s.path("/files/stat"), query: url.Values{"path": {path}}})
 }
 
-// Mkdir makes a directory, with its parents; that it is there already is no failure. Mode 0 leaves it to the sandbox's umask.
+// Mkdir makes a directory, with its parents; that it is there already is no failure. Mode 0 is the server's default, 0755.
 func (s *Sandbox) Mkdir(ctx context.Context, path string, mode fs.FileMode) (FileInfo, error) {
-	body := map[string]any{"path": path}
+	body := map[string]any{}
+	putPath(body, "path", path)
 	if mode != 0 {
 		body["mode"] = octal(mode)
 	}
-	return s.changeFile(ctx, "/files/mkdir", body, texts{"path": {path}})
+	return s.changeFile(ctx, "/files/mkdir", body)
 }
 
 // Move renames a file or directory, also between file systems. CodeFileConflict: something is at to, unless overwrite is set.
 func (s *Sandbox) Move(ctx context.Context, from, to string, overwrite bool) (FileInfo, error) {
-	body := map[string]any{"from": from, "to": to, "overwrite": overwrite}
-	return s.changeFile(ctx, "/files/move", body, texts{"from": {from}, "to": {to}})
+	body := map[string]any{"overwrite": overwrite}
+	putPath(body, "from", from)
+	putPath(body, "to", to)
+	return s.changeFile(ctx, "/files/move", body)
 }
 
 // Chmod sets permission bits, with setuid, setgid and sticky as fs has them; recursive does so for all that is below too.
 func (s *Sandbox) Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (FileInfo, error) {
-	body := map[string]any{"path": path, "mode": octal(mode), "recursive": recursive}
-	return s.changeFile(ctx, "/files/chmod", body, texts{"path": {path}})
+	body := map[string]any{"mode": octal(mode), "recursive": recursive}
+	putPath(body, "path", path)
+	return s.changeFile(ctx, "/files/chmod", body)
 }
 
-func (s *Sandbox) changeFile(ctx context.Context, route string, body map[string]any, names texts) (FileInfo, error) {
-	if err := checkText(names); err != nil {
-		return FileInfo{}, err
-	}
+func (s *Sandbox) changeFile(ctx context.Context, route string, body map[string]any) (FileInfo, error) {
 	return s.entryCall(ctx, call{method: http.MethodPost, path: s.path(route), json: body})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"time"
+	"unicode/utf8"
 )
 
 // SearchQuery looks for text in the files below a path, as grep does. Zero fields do not restrict.
@@ -21,6 +22,7 @@ type SearchQuery struct {
 
 type searchBody struct {
 	Path       string   `json:"path,omitempty"`
+	PathB64    []byte   `json:"path_b64,omitempty"` // instead of Path where that is not UTF-8
 	Pattern    string   `json:"pattern"`
 	Literal    bool     `json:"literal,omitempty"`
 	IgnoreCase bool     `json:"ignore_case,omitempty"`
@@ -84,16 +86,21 @@ type SearchResult struct {
 
 // Search looks for text in files.
 func (s *Sandbox) Search(ctx context.Context, q SearchQuery) (SearchResult, error) {
-	if err := checkText(texts{"path": {q.Path}, "pattern": {q.Pattern}, "include": q.Include, "exclude": q.Exclude}); err != nil {
+	if err := checkText(texts{"pattern": {q.Pattern}, "include": q.Include, "exclude": q.Exclude}); err != nil {
 		return SearchResult{}, err
 	}
+	body := searchBody{
+		Pattern: q.Pattern, Literal: q.Literal, IgnoreCase: q.IgnoreCase, Include: q.Include, Exclude: q.Exclude, Hidden: q.Hidden,
+		Context: q.Context, Limit: q.Limit,
+	}
+	body.Path, body.PathB64 = pathParts(q.Path)
 	var answer struct {
 		Matches   []wireMatch `json:"matches"`
 		Files     int64       `json:"files"`
 		Skipped   int64       `json:"skipped"`
 		Truncated bool        `json:"truncated"`
 	}
-	err := s.client.do(ctx, call{method: http.MethodPost, path: s.path("/files/search"), json: searchBody(q)}, &answer)
+	err := s.client.do(ctx, call{method: http.MethodPost, path: s.path("/files/search"), json: body}, &answer)
 	r := SearchResult{Files: answer.Files, Skipped: answer.Skipped, Truncated: answer.Truncated}
 	for _, m := range answer.Matches {
 		r.Matches = append(r.Matches, m.exact())
@@ -118,6 +125,7 @@ type FindQuery struct {
 
 type findBody struct {
 	Path           string   `json:"path,omitempty"`
+	PathB64        []byte   `json:"path_b64,omitempty"` // instead of Path where that is not UTF-8
 	Names          []string `json:"names,omitempty"`
 	Exclude        []string `json:"exclude,omitempty"`
 	Type           FileType `json:"type,omitempty"`
@@ -138,13 +146,14 @@ type FindResult struct {
 
 // Find looks for files, directories and links.
 func (s *Sandbox) Find(ctx context.Context, q FindQuery) (FindResult, error) {
-	if err := checkText(texts{"path": {q.Path}, "names": q.Names, "exclude": q.Exclude}); err != nil {
+	if err := checkText(texts{"names": q.Names, "exclude": q.Exclude}); err != nil {
 		return FindResult{}, err
 	}
 	body := findBody{
-		Path: q.Path, Names: q.Names, Exclude: q.Exclude, Type: q.Type, MinBytes: q.MinBytes, MaxBytes: q.MaxBytes,
+		Names: q.Names, Exclude: q.Exclude, Type: q.Type, MinBytes: q.MinBytes, MaxBytes: q.MaxBytes,
 		ModifiedAfter: moment(q.ModifiedAfter), ModifiedBefore: moment(q.ModifiedBefore), MaxDepth: q.MaxDepth, Hidden: q.Hidden, Limit: q.Limit,
 	}
+	body.Path, body.PathB64 = pathParts(q.Path)
 	var answer struct {
 		Entries   []wireFile `json:"entries"`
 		Truncated bool       `json:"truncated"`
@@ -155,6 +164,14 @@ func (s *Sandbox) Find(ctx context.Context, q FindQuery) (FindResult, error) {
 		r.Entries = append(r.Entries, w.exact())
 	}
 	return r, err
+}
+
+// pathParts is a path as text, or where it is not UTF-8 as exact bytes.
+func pathParts(path string) (text string, exact []byte) {
+	if utf8.ValidString(path) {
+		return path, nil
+	}
+	return "", []byte(path)
 }
 
 // moment is a time as the API reads it, or empty for none.
