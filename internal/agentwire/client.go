@@ -1,6 +1,7 @@
 package agentwire
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,9 +19,10 @@ const helloTimeout = 30 * time.Second
 
 // Client is the node's end of a connection to an agent. It implements Machine and is safe for concurrent use.
 type Client struct {
-	session *yamux.Session
-	version int
-	closing sync.WaitGroup // streams being opened or closed
+	session  *yamux.Session
+	version  int
+	features []string       // of the agent
+	closing  sync.WaitGroup // streams being opened or closed
 }
 
 var _ Machine = (*Client)(nil)
@@ -31,7 +33,7 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	version, err := greet(conn)
+	version, features, err := greet(conn)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -47,18 +49,20 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("start session with agent: %w", err)
 	}
-	return &Client{session: session, version: version}, nil
+	return &Client{session: session, version: version, features: features}, nil
 }
 
-func greet(conn net.Conn) (int, error) {
+// greet says hello and gives what the agent answered: the version that both ends speak and its features.
+func greet(conn net.Conn) (int, []string, error) {
 	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax}); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	theirs, err := readHello(conn)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return settle(theirs)
+	version, err := settle(theirs)
+	return version, theirs.Features, err
 }
 
 // Close ends the session. Calls in flight end with ErrLost. It waits for the session's goroutines.
@@ -83,6 +87,7 @@ type call struct {
 	stream *yamux.Stream
 	frames *frameReader
 	stop   func() bool
+	taken  int64 // bytes of the answer's messages so far
 
 	mu      sync.Mutex
 	bodyErr error // why the body could not be read from the caller
@@ -90,6 +95,10 @@ type call struct {
 
 // open sends a request, and in the background its body (or nil). It returns when the request is out or ctx ends.
 func (c *Client) open(ctx context.Context, req request, params []string, body io.Reader) (*call, error) {
+	req, err := req.suit(c.features)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
 	packed := packParams(params...)
 	if len(packed) > ParamsMax {
 		return nil, tooLarge(len(packed))
@@ -212,6 +221,10 @@ func (k *call) next() (kind byte, payload []byte, m message, err error) {
 	if kind != frameJSON {
 		return kind, payload, m, nil
 	}
+	k.taken += int64(len(payload))
+	if n := bytes.Count(payload, []byte("{")); n > objectsMax {
+		return 0, nil, m, k.broken(fmt.Errorf("%w: a message of %d objects", errFrame, n))
+	}
 	if err := json.Unmarshal(payload, &m); err != nil {
 		return 0, nil, m, k.broken(fmt.Errorf("%w: %w", errFrame, err))
 	}
@@ -237,9 +250,24 @@ func (k *call) broken(err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, noEOF(err))
 }
 
+// Limits of an answer, against an agent that makes much of little.
+const (
+	objectsMax = 16 << 10 // JSON objects of one message; each may take a hundred times the bytes that it came in
+	answerMax  = 32 << 20 // bytes of the messages of an answer that is collected before it is given on
+)
+
+// collect reads a message of an answer whose messages are kept until it is whole. Any other kind is given as it is.
+func (k *call) collect() (kind byte, m message, err error) {
+	kind, _, m, err = k.next()
+	if err == nil && k.taken > answerMax {
+		err = k.broken(fmt.Errorf("%w: an answer of more than %d bytes", errFrame, answerMax))
+	}
+	return kind, m, err
+}
+
 // message reads a JSON frame; any other kind is a broken answer.
 func (k *call) message() (message, error) {
-	kind, _, m, err := k.next()
+	kind, m, err := k.collect()
 	if err == nil && kind != frameJSON {
 		err = k.broken(fmt.Errorf("%w: kind %q instead of a message", errFrame, kind))
 	}

@@ -190,7 +190,7 @@ func (c *Client) Processes(ctx context.Context) ([]dayfly.Process, error) {
 	defer k.close()
 	var all []dayfly.Process
 	for {
-		kind, _, m, err := k.next()
+		kind, m, err := k.collect()
 		if err != nil {
 			return nil, fmt.Errorf("processes: %w", err)
 		}

@@ -28,8 +28,9 @@ const (
 	// writeTimeout bounds one write to the connection. A paused or stopped peer does not read for as long as it is paused;
 	// a dead one closes the connection, which ends every write at once.
 	writeTimeout = 24 * time.Hour
-	// closeTimeout is how long after one end closed a stream the other has to close it too before it is reset.
-	closeTimeout = 5 * time.Second
+	// closeTimeout is how long after one end closed a stream the other has to close it too before it is reset. What an agent that
+	// never closes has sent stays in memory that long.
+	closeTimeout = time.Second
 )
 
 // muxConfig is the same on both ends. Keep-alives are off: the connection is a local socket, whose end is seen at once.
