@@ -242,7 +242,7 @@ func (p *process) run(plan *plan, spec dayfly.ProcessSpec, stdin io.Reader) (*fa
 	defer s.closeTheirs(a.null)
 	leaf, made := p.leaf(), false
 	if a.children.cgroup != nil && leaf == nil {
-		if leaf, err = newLeaf(a.children.cgroup, p.id); err != nil {
+		if leaf, err = newLeaf(a.children.cgroup, p.leafName()); err != nil {
 			s.closeOurs()
 			return nil, noResources(err)
 		}

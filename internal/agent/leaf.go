@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,9 +31,18 @@ type leaf struct {
 	dir *os.File // nil once the leaf is removed
 }
 
+// leafName is the name of the leaf of p's next try.
+func (p *process) leafName() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again.done == 0 {
+		return leafPrefix + p.id
+	}
+	return leafPrefix + p.id + "-" + strconv.Itoa(p.again.done)
+}
+
 // newLeaf makes the cgroup of one command below parent.
-func newLeaf(parent *os.File, id string) (*leaf, error) {
-	name := leafPrefix + id
+func newLeaf(parent *os.File, name string) (*leaf, error) {
 	if err := unix.Mkdirat(int(parent.Fd()), name, dirPerm); err != nil {
 		return nil, fmt.Errorf("make cgroup %s: %w", name, err)
 	}

@@ -52,8 +52,9 @@ type process struct {
 type kin struct {
 	pid  int           // of the present or last leader; set before it can exit
 	mark int           // oom_score_adj of all descendants
-	leaf *leaf         // their cgroup, or nil
-	cpu  time.Duration // of the leaders that have ended and of what they waited for
+	leaf *leaf         // their cgroup, or nil; each try has another one
+	past time.Duration // CPU time of the leaves of former tries
+	cpu  time.Duration // of the leaders that have ended since and of what they waited for
 }
 
 func (a *Agent) newProcess(spec dayfly.ProcessSpec) *process {

@@ -96,6 +96,7 @@ func (p *process) sent(sig unix.Signal) {
 // tryAgain ends what the failed try left, rests and begins the next try.
 func (p *process) tryAgain() {
 	_ = p.killTree()
+	p.dropLeaf()
 	p.mu.Lock()
 	rest, wake := time.NewTimer(p.again.rest()), p.again.wake
 	p.mu.Unlock()

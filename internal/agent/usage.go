@@ -93,6 +93,21 @@ func parseCPU(b []byte) (time.Duration, bool) {
 	return 0, false
 }
 
+// dropLeaf removes the leaf of a try that is over, whose processes are all dead. The next try needs a new one: some kernels kill
+// at once what is started in a cgroup that was killed before.
+func (p *process) dropLeaf() {
+	l := p.leaf()
+	if l == nil {
+		return
+	}
+	cpu, _ := l.cpu()
+	p.mu.Lock()
+	p.kin.past += max(p.kin.cpu, cpu)
+	p.kin.cpu, p.kin.leaf = 0, nil
+	p.mu.Unlock()
+	p.agent.children.leaves.retire(l)
+}
+
 // retireLeaf removes the leaf of a process that has ended, now or when the last process in it dies.
 func (p *process) retireLeaf(l *leaf, exact bool) {
 	if exact {
@@ -109,7 +124,7 @@ func (p *process) retireLeaf(l *leaf, exact bool) {
 // usage fills in what p and its descendants use. byMark are the living processes by their mark, where there are no cgroups.
 func (p *process) usage(r *dayfly.Process, byMark func() map[int][]int) {
 	p.mu.Lock()
-	ended, l, mark := p.kin.cpu, p.kin.leaf, p.kin.mark
+	past, ended, l, mark := p.kin.past, p.kin.cpu, p.kin.leaf, p.kin.mark
 	p.mu.Unlock()
 	var u used
 	if l != nil {
@@ -128,7 +143,7 @@ func (p *process) usage(r *dayfly.Process, byMark func() map[int][]int) {
 		}
 		u.cpu += ended
 	}
-	r.CPU, r.MemoryBytes, r.Processes = u.cpu, u.bytes, u.processes
+	r.CPU, r.MemoryBytes, r.Processes = past+u.cpu, u.bytes, u.processes
 }
 
 // byMark lists the living descendants of the agent by their mark.
