@@ -76,6 +76,9 @@ func everyName(t *testing.T, s *suite) {
 	names := []string{
 		"a b+c%20#?&é\u202e日本.txt", "new\nline", "-dash", strings.Repeat("x", 255), "raw\xff\xfe", "e\u0301", "é", ".hidden", "quote'\"`$(x)\\", " ",
 	}
+	if _, err := g.Mkdir(ctx(t), "moved", nil, false /* its parent is there */); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range names {
 		g.put(t, "names/"+name, []byte(name))
 		if got := g.content(t, "names/"+name); got != name {
@@ -90,11 +93,15 @@ func everyName(t *testing.T, s *suite) {
 		if got := g.content(t, e.Path); got != e.Name {
 			t.Errorf("%q holds %q", e.Name, got)
 		}
-		if err := g.Remove(ctx(t), e.Path, false /* one file */); err != nil {
+		moved, err := g.Move(ctx(t), e.Path, "moved/"+e.Name, false /* there is nothing */)
+		if err != nil || moved.Name != e.Name {
+			t.Errorf("move %q: %q, %v", e.Name, moved.Name, err)
+		}
+		if err := g.Remove(ctx(t), "moved/"+e.Name, false /* one file */); err != nil {
 			t.Errorf("remove %q: %v", e.Name, err)
 		}
 	}
-	if got := g.sh(t, "ls -A names | wc -l"); got != "0\n" {
+	if got := g.sh(t, "find names moved -type f | wc -l"); got != "0\n" {
 		t.Errorf("%s are left", got)
 	}
 	for _, bad := range []string{"", "a\x00b", strings.Repeat("y", 256), strings.Repeat("y/", 3000)} {

@@ -22,6 +22,7 @@ func RunFiles(t *testing.T, h Harness) {
 		{"bug 80: a listing survives its entries", listingSurvives},
 		{"bug 81: every name", everyName},
 		{"bug 121: a full disk is one clear error", fullDisk},
+		{"bug 127: a watch sees what comes later", watchSeesAll},
 	})
 }
 
