@@ -28,6 +28,7 @@ func (s *portSet) has(port uint16) bool { return s[port/64]&(1<<(port%64)) != 0 
 type portWatch struct {
 	mu      sync.Mutex
 	waiting map[*portWaiter]struct{}
+	running bool          // somebody looks
 	fresh   chan struct{} // has a token when a waiter has come
 }
 
@@ -61,7 +62,8 @@ func (p *portWatch) join(w *portWaiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting[w] = struct{}{}
-	if len(p.waiting) == 1 {
+	if !p.running {
+		p.running = true
 		go p.run()
 		return
 	}
@@ -100,7 +102,8 @@ func (p *portWatch) run() {
 	}
 }
 
-// tell answers those whose port is open, or all of them when it cannot be known, and tells whether somebody still waits.
+// tell answers those whose port is open, or all of them when it cannot be known. false: nobody waits any more, and the watcher
+// must end.
 func (p *portWatch) tell(open *portSet, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,5 +113,6 @@ func (p *portWatch) tell(open *portSet, err error) bool {
 			w.told <- err
 		}
 	}
-	return len(p.waiting) > 0
+	p.running = len(p.waiting) > 0
+	return p.running
 }
