@@ -55,6 +55,9 @@ func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*endin
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, reason
+		if reason == dayfly.EndLeaseExpired && sb.Lease.BootID == now.BootID && sb.Lease.Due(now) {
+			now = dayfly.Instant{Wall: now.WallAt(sb.Lease.Deadline), Boot: sb.Lease.Deadline, BootID: now.BootID}
+		}
 		sb.StampEnded(now) // until the host tells; what crashes in between is not billed beyond this
 		return true
 	})

@@ -140,7 +140,8 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 type verdict struct {
 	alive bool             // it lives, under a valid lease
 	why   dayfly.EndReason // else why it is ended or did end, or empty: nobody here knows
-	at    time.Duration    // when, by this boot's clock, or 0: now
+	lives bool             // it is to be ended, and had a process when it was looked at
+	due   dayfly.Lease     // by its file, if that is over; or the zero value
 }
 
 // recoverOne takes hold of a machine if it lives under a valid lease. rec is its record, or the zero value.
@@ -151,7 +152,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	case dayfly.ErrorCode(leaseErr) == dayfly.CodeNotFound:
 		return dayfly.Sandbox{}, verdict{why: dayfly.EndReconciled}, nil
 	case leaseErr == nil && lease.Due(now):
-		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, at: lease.Deadline}, nil
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, due: lease, lives: m.hasProcess(ctx, id)}, nil
 	}
 	st, err := m.readState(id)
 	switch {
@@ -234,35 +235,51 @@ func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 		}
 		return e
 	}
-	if seen, ok := m.ending(rec.ID); ok {
-		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && seen.Boot >= rec.Lease.Deadline {
+	seen, ok := m.ending(rec.ID)
+	if ok {
+		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && seen.Boot >= rec.Lease.AgentEnds() {
 			seen.Reason = dayfly.EndLeaseExpired // by the agent's clock, which knew nothing of an extend that was never answered
 		}
 		return seen
 	}
-	return m.unseen(rec, v)
+	return m.unseen(rec, v, seen.Boot)
 }
 
-// unseen tells how a machine ended that nobody wrote it down of: every enforcer was dead. Where the time is not known, it is
-// the earliest possible one, so that nobody is billed for a time in which nothing ran.
-func (m *Manager) unseen(rec dayfly.Sandbox, v verdict) control.Ending {
+// unseen tells how a machine ended that nobody saw end; found is when it was found dead, or now. It is dated to the last moment at
+// which somebody is known to have watched it, so that nobody is billed for a time in which nothing ran. Its lease ended it only
+// if a clock was there to do so: that of an enforcer, or the agent's own, which is late; what died sooner died by itself.
+func (m *Manager) unseen(rec dayfly.Sandbox, v verdict, found time.Duration) control.Ending {
 	now := m.Now()
 	e := control.Ending{ID: rec.ID, At: now.Wall, Boot: now.Boot, Reason: v.why}
+	lease := rec.Lease // what its account was promised; a later lease file is an extend that was never answered
+	if !lease.Due(now) && v.due.BootID == now.BootID {
+		lease = v.due
+	}
+	watched := m.watchedUntil(rec, found)
 	switch {
 	case rec.Status == dayfly.StatusDeleting: // it has its reason, and the time when it was asked for
 		e.At, e.Boot = time.Time{}, 0
-	case rec.Lease.Due(now): // what its account was promised; a later lease file is an extend that was never answered
-		e.Reason, e.At, e.Boot = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline), rec.Lease.Deadline
-	case v.at != 0:
-		e.At, e.Boot = now.WallAt(v.at), v.at
-	case v.why == "":
-		e.Reason = dayfly.EndCrashed
-		if since, ok := m.opt.Leases.Unwatched(); ok {
-			e.Boot = max(now.Boot+since.Sub(now.Wall), rec.Times.ReadyBoot)
-			e.At = now.WallAt(e.Boot)
-		}
+		return e
+	case lease.Due(now) && (v.lives || watched >= lease.Deadline):
+		e.Reason, e.Boot = dayfly.EndLeaseExpired, lease.Deadline
+	case lease.Due(now) && found >= lease.AgentEnds():
+		e.Reason, e.Boot = dayfly.EndLeaseExpired, watched
+	case v.why == dayfly.EndReconciled: // ended now
+	default:
+		e.Reason, e.Boot = dayfly.EndCrashed, watched
 	}
+	e.At = now.WallAt(e.Boot)
 	return e
+}
+
+// watchedUntil is the last moment of this boot at which somebody is known to have watched a machine that was found dead at found.
+func (m *Manager) watchedUntil(rec dayfly.Sandbox, found time.Duration) time.Duration {
+	since, ok := m.opt.Leases.Unwatched()
+	if !ok {
+		return found
+	}
+	now := m.Now()
+	return min(found, max(now.Boot+since.Sub(now.Wall), rec.Times.ReadyBoot))
 }
 
 // clearDead removes what a machine without a valid lease left, and the machine itself, unless it turns out to be owned.

@@ -143,7 +143,7 @@ func (m *Manager) sweepOne(ctx context.Context, id string, rec dayfly.Sandbox, r
 	why := m.whyOrphan(id)
 	var ended control.Ending
 	if recorded {
-		ended = m.lost(rec, verdict{why: dayfly.EndReconciled})
+		ended = m.lost(rec, verdict{why: dayfly.EndReconciled, lives: m.hasProcess(ctx, id)})
 	}
 	m.opt.Log.Warn("removing what no sandbox owns", "sandbox", id, "kinds", kinds, "why", why)
 	ctx, cancel := context.WithTimeout(ctx, sweepOneMax)
@@ -240,6 +240,20 @@ func (m *Manager) livesUnderLease(held holdings, id string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// hasProcess tells whether a machine, under a valid lease or not, has a process. One that cannot be looked at counts as alive.
+func (m *Manager) hasProcess(ctx context.Context, id string) bool {
+	for _, d := range m.drivers {
+		if a, tells := d.(aliver); tells {
+			if alive, err := a.Alive(id); alive || err != nil {
+				return true
+			}
+		} else if ids, err := d.List(ctx); err != nil || slices.Contains(ids, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // brake tells why nothing may be removed, or nothing: it is more likely that this program cannot see what owns the machines
