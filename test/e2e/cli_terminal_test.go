@@ -152,6 +152,32 @@ func TestATerminalIsLeftAndComeBackTo(t *testing.T) {
 	}
 }
 
+// TestAProgramThatDrawsIsDrawnAnew: who comes to a program that draws only what changes sees all of it, in his own window's size.
+func TestAProgramThatDrawsIsDrawnAnew(t *testing.T) {
+	t.Parallel()
+	s, c := shared(t)
+	b := box(t, c, sdk.CreateOptions{})
+	if out := s.Dayfly(t.Context(), "exec", "-dt", "--name", "top", b.ID, "--", "top"); out.Code != 0 {
+		t.Fatalf("exit %d: %s", out.Code, out.Stderr)
+	}
+	for range 2 {
+		on := typist(t, s, "attach", "--tail", "0", b.ID, "top")
+		on.Expect("load average")
+		on.Expect("COMMAND")
+		on.Type("\x10\x11")
+		if code := on.Wait(); code != 0 {
+			t.Errorf("detached with exit %d", code)
+		}
+		on.Restored()
+	}
+	if out := s.Dayfly(t.Context(), "kill", b.ID, "top"); out.Code != 0 {
+		t.Errorf("kill: exit %d: %s", out.Code, out.Stderr)
+	}
+	if out := s.Dayfly(t.Context(), "wait", b.ID, "top"); out.Stdout != "137\n" {
+		t.Errorf("wait: exit %d: %q %s", out.Code, out.Stdout, out.Stderr)
+	}
+}
+
 // TestATerminalOutlivesItsServer: a restart in the middle loses nothing; a server that stays away leaves the user's terminal as it was.
 func TestATerminalOutlivesItsServer(t *testing.T) {
 	t.Parallel()
