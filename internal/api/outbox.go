@@ -15,6 +15,7 @@ const (
 	boxMax     = 64 << 10 // bytes that wait, beyond which the source is slowed down
 	boxKeepMax = 256 << 10
 	slowLooks  = 4 // looks within the time after which a client is slow
+	quietLooks = 4 // looks within a silence: one is at most so much shorter than it may be
 )
 
 // outbox holds what is to be written to one client: one goroutine fills it while another writes what was in it before. So writes
@@ -164,16 +165,18 @@ func (o *outbox) busy() bool {
 
 // pace is what the watch remembers from one look to the next.
 type pace struct {
-	quiet time.Time // since when nothing was put in
-	stuck time.Time // since when the client has taken nothing of a write, or zero
-	taken int64     // at stuck
+	every time.Duration // between looks
+	quiet time.Time     // since when nothing was put in; the last thing was, up to one look earlier
+	stuck time.Time     // since when the client has taken nothing of a write, or zero
+	taken int64         // at stuck
 }
 
 // watch looks after the client until the end.
 func (o *outbox) watch() {
-	tick := time.NewTicker(min(o.silence, max(o.limit/slowLooks, time.Millisecond)))
+	every := max(min(o.silence/quietLooks, o.limit/slowLooks), time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	p := pace{quiet: time.Now()}
+	p := pace{quiet: time.Now(), every: every}
 	for {
 		select {
 		case <-o.end:
@@ -194,7 +197,7 @@ func (o *outbox) look(p *pace, now time.Time) {
 	case o.err != nil || o.cut:
 	case o.writing:
 		o.lookSlowLocked(p, now)
-	case o.sign != nil && o.running && o.waiting == nil && now.Sub(p.quiet) >= o.silence:
+	case o.sign != nil && o.running && o.waiting == nil && now.Sub(p.quiet) >= o.silence-p.every: // the next look would be too late
 		p.stuck, p.quiet = time.Time{}, now
 		o.addLocked(o.sign)
 		o.changed.Broadcast()
