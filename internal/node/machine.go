@@ -164,6 +164,7 @@ func (b *Box) Signal(ctx context.Context, id, signal string, tree bool) error {
 	if err != nil {
 		return err
 	}
+	b.askedToDie(id, signal)
 	return b.explain(agent.Signal(ctx, id, signal, tree))
 }
 
@@ -182,7 +183,7 @@ func (b *Box) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Read
 	if err != nil {
 		return dayfly.Process{}, err
 	}
-	feed, closeAfter := stdin != nil, !spec.OpenStdin
+	feed, closeAfter := stdin != nil, !spec.OpenStdin && spec.Terminal == nil // a terminal stays open
 	spec.OpenStdin = spec.OpenStdin || feed
 	s, proc, err := agent.Start(ctx, spec, nil /* fed below, for as long as it takes */)
 	if err != nil {
