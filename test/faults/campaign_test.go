@@ -315,11 +315,6 @@ func (w *world) strike(p *plan, victim *box) error {
 		if err := victim.killAgent(w.s); err != nil {
 			return err
 		}
-		if p.warden {
-			victim.mu.Lock()
-			victim.hurt = victim.hurt.Add(-signEvery)
-			victim.mu.Unlock()
-		}
 	}
 	if p.freeze != "" && w.s.Running() {
 		pid := w.s.PID
@@ -340,13 +335,14 @@ func (w *world) strike(p *plan, victim *box) error {
 	}
 	if w.s.Running() {
 		if p.warden || p.freeze != "" || warden == 0 {
-			w.blind.add(began, time.Now().Add(time.Second))
+			w.blind.add(began, time.Now().Add(time.Second), time.Time{})
 		}
 		return nil
 	}
+	sign := w.sign()
 	pause(p.down)
 	err := w.restart(p)
-	w.blind.add(began, time.Now())
+	w.blind.add(began, time.Now(), sign)
 	return err
 }
 

@@ -136,6 +136,7 @@ func (w *world) hinder(kind string, length time.Duration) {
 	default:
 		return
 	}
+	sign := w.sign()
 	pause(length)
 	signal(unix.SIGCONT, warden)
 	if w.s.Running() {
@@ -143,5 +144,5 @@ func (w *world) hinder(kind string, length time.Duration) {
 	} else {
 		_ = w.s.Up(testContext()) // the round looks whether it is ready
 	}
-	w.blind.add(began, time.Now().Add(time.Second))
+	w.blind.add(began, time.Now().Add(time.Second), sign)
 }
