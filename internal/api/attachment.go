@@ -107,24 +107,26 @@ func (t *attached) copy(size *dayfly.TerminalSize, stream dayfly.OutputStream) e
 }
 
 // show translates one output event.
-func (t *attached) show(out dayfly.Output) error {
-	channel, next := byte(channelStdout), &t.next.Stdout
-	if out.Kind == dayfly.OutputStderr || out.Stream == dayfly.OutputStderr {
-		channel, next = channelStderr, &t.next.Stderr
-	}
+func (t *attached) show(out dayfly.Output) (err error) {
 	switch out.Kind {
 	case dayfly.OutputStdout, dayfly.OutputStderr:
-		*next = out.Offset + int64(len(out.Data))
-		return t.box.put(func(b []byte) []byte {
-			return appendFrame(b, websocket.MessageBinary, []byte{channel}, out.Data)
-		})
+		channel := byte(channelStdout)
+		if out.Kind == dayfly.OutputStderr {
+			channel = channelStderr
+		}
+		err = t.box.put(func(b []byte) []byte { return appendFrame(b, websocket.MessageBinary, []byte{channel}, out.Data) })
+		if err == nil {
+			t.next = behind(t.next, out.Kind, out.Offset+int64(len(out.Data)))
+		}
 	case dayfly.OutputDropped:
 		t.dropped = true
-		*next = out.Offset + out.Bytes
 		offset := out.Offset
-		return t.event(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
+		err = t.event(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
+		if err == nil {
+			t.next = behind(t.next, out.Stream, out.Offset+out.Bytes)
+		}
 	}
-	return nil
+	return err
 }
 
 // event puts a text frame in.

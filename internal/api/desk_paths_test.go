@@ -179,7 +179,10 @@ func (m *deskMachine) tell(c dayfly.FileChange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for w := range m.watchers {
-		w.changes <- c
+		select {
+		case w.changes <- c:
+		default: // a real one would tell an overflow
+		}
 	}
 }
 

@@ -350,3 +350,12 @@ func TestLongExec(t *testing.T) {
 		t.Errorf("got %q", got.body)
 	}
 }
+
+func decode(t *testing.T, b64 string) []byte {
+	t.Helper()
+	data, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}

@@ -51,7 +51,7 @@ func TestStatAndChanges(t *testing.T) {
 	if got := b.json("POST", at+"/move", `{"from_b64":"`+b64+`","to":"even"}`).ok(t, 200).json(t); got["name"] != "even" || got["name_b64"] != nil {
 		t.Errorf("moved %v", got)
 	}
-	if got := b.get(at + "/stat?path=" + url.QueryEscape("even")).ok(t, 200).json(t); got["type"] != "directory" {
+	if got := b.get(at+"/stat?path="+url.QueryEscape("even")).ok(t, 200).json(t); got["type"] != "directory" {
 		t.Errorf("stat %v", got)
 	}
 }

@@ -121,8 +121,11 @@ func (e *output) show(out dayfly.Output) error {
 		}
 		e.dropped = true
 		offset := out.Offset
-		*e.behind(out.Stream) = out.Offset + out.Bytes
-		return e.write(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
+		err := e.write(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
+		if err == nil {
+			e.next = behind(e.next, out.Stream, out.Offset+out.Bytes)
+		}
+		return err
 	case dayfly.OutputExit:
 		err := errors.Join(e.flushHeld(dayfly.OutputStdout), e.flushHeld(dayfly.OutputStderr))
 		if err != nil || out.Exit == nil {
@@ -134,11 +137,14 @@ func (e *output) show(out dayfly.Output) error {
 	return nil
 }
 
-func (e *output) behind(kind dayfly.OutputKind) *int64 {
+// behind is at with one stream moved on to an offset.
+func behind(at dayfly.Offsets, kind dayfly.OutputKind, offset int64) dayfly.Offsets {
 	if kind == dayfly.OutputStderr {
-		return &e.next.Stderr
+		at.Stderr = offset
+	} else {
+		at.Stdout = offset
 	}
-	return &e.next.Stdout
+	return at
 }
 
 // data sends output, cut only between characters: the start of one waits for its rest.
@@ -174,9 +180,13 @@ func (e *output) send(kind dayfly.OutputKind, offset int64, data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
-	*e.behind(kind) = offset + int64(len(data))
-	e.mark = appendMark(e.mark[:0], e.next)
-	return e.box.put(func(b []byte) []byte { return e.finish(appendOutput(e.begin(b, e.mark), kind, offset, data)) })
+	next := behind(e.next, kind, offset+int64(len(data)))
+	e.mark = appendMark(e.mark[:0], next)
+	err := e.box.put(func(b []byte) []byte { return e.finish(appendOutput(e.begin(b, e.mark), kind, offset, data)) })
+	if err == nil {
+		e.next = next // and only then: whoever is cut goes on behind what was on its way
+	}
+	return err
 }
 
 // appendOutput appends an event of output.

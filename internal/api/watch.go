@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"dayfly.dev/dayfly"
 )
@@ -47,7 +48,8 @@ func watchFiles(c *call, w watching) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = changes.Close() }() // only read
+	end := sync.OnceFunc(func() { _ = changes.Close() }) // only read
+	defer end()
 	start := changeJSON{Type: "start"}
 	if info, err := m.Stat(ctx, w.path); err == nil { // else it is gone again, which the stream tells
 		w.path = info.Path
@@ -56,11 +58,12 @@ func watchFiles(c *call, w watching) error {
 	f, _ := streamFormat(c.r.Header)
 	out := c.openSink(f, leave)
 	defer out.box.run()()
-	err = out.tellChanges(start, changes)
+	err = out.ended(out.tellChanges(start, changes))
+	end() // before the client has taken the rest: it may take its time
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStopping) {
 		return cause
 	}
-	return out.ended(err)
+	return err
 }
 
 // tellChanges tells one change after the other, to the end.
