@@ -104,10 +104,15 @@ func (a *Agent) WriteStdin(ctx context.Context, id string, r io.Reader, closeAft
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	stop := context.AfterFunc(ctx, func() { _ = in.f.SetWriteDeadline(time.Unix(1, 0)) })
+	left := make(chan struct{}) // closed when the write was broken off
+	stop := context.AfterFunc(ctx, func() {
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0))
+		close(left)
+	})
 	err = in.copy(r)
 	if !stop() {
-		_ = in.f.SetWriteDeadline(time.Time{})
+		<-left
+		_ = in.f.SetWriteDeadline(time.Time{}) // for the next one, whose turn comes after this
 		return ctx.Err()
 	}
 	if err == nil && closeAfter {
