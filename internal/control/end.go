@@ -50,12 +50,20 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 
 // end records that a sandbox shall be gone and begins its teardown, unless one is under way.
 func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*ending, error) {
+	return p.endAs(by, Ending{ID: id, Reason: reason})
+}
+
+// endAs is end for what the host found: seen tells when, if it knows.
+func (p *Plane) endAs(by dayfly.Actor, seen Ending) (*ending, error) {
+	id, reason := seen.ID, seen.Reason
 	_, err := p.move(by, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, reason
-		if reason == dayfly.EndLeaseExpired && sb.Lease.BootID == now.BootID && sb.Lease.Due(now) {
+		if at, known := seen.seen(now, *sb); known {
+			now = at
+		} else if reason == dayfly.EndLeaseExpired && sb.Lease.BootID == now.BootID && sb.Lease.Due(now) {
 			now = dayfly.Instant{Wall: now.WallAt(sb.Lease.Deadline), Boot: sb.Lease.Deadline, BootID: now.BootID}
 		}
 		sb.StampEnded(now) // until the host tells; what crashes in between is not billed beyond this

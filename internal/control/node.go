@@ -30,7 +30,8 @@ type Node interface {
 	// lease as the host knows it, when it is not due.
 	Expire(ctx context.Context, id string) (lease dayfly.Lease, ended bool, err error)
 	// Destroy ends the machine and removes its disk, network and files. It returns once no process of it lives and its disk
-	// is unlinked. Idempotent and legal for ids it never saw. ErrLeftover: that much is done, and the Ending is true, but something
+	// is unlinked. Idempotent and legal for ids it never saw; of what was dead before, and nobody saw die, the Ending tells no time.
+	// ErrLeftover: that much is done, and the Ending is true, but something
 	// else could not be removed yet. The error joins a StepError for each step that failed.
 	Destroy(ctx context.Context, id string) (Ending, error)
 	// Machine gives access to a machine that accepts commands. CodeGone: it ended.

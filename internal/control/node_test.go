@@ -144,6 +144,9 @@ func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.machines[id] == nil { // dead before
+		return control.Ending{ID: id, Reason: dayfly.EndCrashed}, err
+	}
 	delete(n.machines, id)
 	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, err
 }

@@ -39,7 +39,7 @@ func (p *Plane) recover(ctx context.Context) ([]Finding, error) {
 	}
 	failpoint.Hit("control.recover.closed")
 	for _, ended := range found.Ending {
-		if _, err := p.end(dayfly.ActorReconciler, ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
+		if _, err := p.endAs(dayfly.ActorReconciler, ended); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 			return nil, fmt.Errorf("record that %s is ending: %w", ended.ID, err)
 		}
 	}

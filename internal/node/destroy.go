@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
@@ -28,12 +29,16 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	}
 	defer letGo()
 	failpoint.Hit("node.destroy.begin")
+	watched := m.box(id) != nil || m.hasProcess(ctx, id)
 	killErr := m.kill(ctx, id)
 	if killErr != nil && !m.dead(id) {
 		return control.Ending{}, &control.StepError{Step: stepKill, Err: killErr}
 	}
 	failpoint.Hit("node.destroy.killed")
-	ended, _ := m.ending(id)
+	ended, known := m.ending(id)
+	if !known && !watched { // it was dead before, and whoever found that has dated it
+		ended.At, ended.Boot = time.Time{}, 0
+	}
 	return ended, m.clearAfter(ctx, id, nil /* find out its state */, killErr)
 }
 

@@ -8,6 +8,22 @@ import (
 	"dayfly.dev/dayfly/internal/node"
 )
 
+// TestDestroyOfWhatWasDead: whoever found it dead has dated it; the removal of its remains is no later end.
+func TestDestroyOfWhatWasDead(t *testing.T) {
+	w := newWorld(t)
+	dead, alive := w.create(), w.create()
+	w.manager.Close()
+	w.kill(dead.ID)
+	w.start()
+	if e := w.destroy(dead.ID); !e.At.IsZero() || e.Boot != 0 {
+		t.Errorf("ending = %+v", e)
+	}
+	if e := w.destroy(alive.ID); !e.At.Equal(w.clock.Now().Wall) {
+		t.Errorf("ending of what lived = %+v", e)
+	}
+	w.nothingOf(dead.ID)
+}
+
 // TestWhatEndedUnseen: a machine is dead at the start, and nobody was there when it died. Its lease is of one hour, from 1 h to 2 h of
 // the boot; the last sign of life that a warden gave is at 90 minutes unless the case says otherwise.
 func TestWhatEndedUnseen(t *testing.T) {
