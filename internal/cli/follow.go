@@ -17,6 +17,7 @@ type follower struct {
 	sandbox *sdk.Sandbox
 	options sdk.ExecOptions
 	started func(process string) // told the command's id, or nil
+	lost    int64                // bytes of output that nobody will see
 }
 
 // follow gives the command's exit code. The error is Dayfly's own failure, or that nobody reads the output.
@@ -29,7 +30,11 @@ func (f *follower) follow(ctx context.Context, argv []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return exit.ExitCode, nil // a stream that ended without an error ended with an exit
+	if f.lost > 0 && exit.ExitCode == 0 { // a stream that ended without an error ended with an exit
+		return 0, failf("the command succeeded, but %d bytes of its output were lost", f.lost).
+			withHint("read faster, or have it write to a file in the sandbox and copy that out")
+	}
+	return exit.ExitCode, nil
 }
 
 // events shows a stream to its end: the exit, or nil where output was only wanted up to now.
@@ -43,6 +48,9 @@ func (f *follower) events(stream *sdk.Stream) (exit *sdk.Exit, err error) {
 		}
 		if err := f.show(ev); err != nil {
 			return nil, err
+		}
+		if ev.Type == sdk.EventDropped {
+			f.lost += ev.Bytes
 		}
 		exit = ev.Exit
 	}
@@ -59,7 +67,7 @@ func (f *follower) show(ev sdk.Event) error {
 	case sdk.EventStderr:
 		return writeAll(f.app.Stderr, ev.Data)
 	case sdk.EventDropped:
-		f.app.note("%d bytes of %s were lost while the connection was broken", ev.Bytes, ev.Of)
+		f.app.note("%d bytes of %s are no longer kept", ev.Bytes, ev.Of)
 	case sdk.EventExit:
 		f.app.noteExit(ev.Exit)
 	}

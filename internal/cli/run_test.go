@@ -32,6 +32,8 @@ func TestRun(t *testing.T) {
 		{"no stdin", []string{"run", "-n", "--", "cat"}, "lost", 0, "", ""},
 		{"no such program", []string{"run", "--", "/nope"}, "", 127, "", ""},
 		{"environment", []string{"run", "--env", "A=b c", "--", "sh", "-c", "echo $#"}, "", 0, "0\n", ""},
+		{"lost output is no success", []string{"run", "--env", "DROP=1", "--", "echo", "out"}, "", 125, "out\n", "100 bytes of its output were lost"},
+		{"a failure with lost output", []string{"run", "--env", "DROP=1", "--", "sh", "-c", "exit 6"}, "", 6, "", "100 bytes of stdout are no longer kept"},
 		{"refused", []string{"run", "--image", "full", "--", "true"}, "", 125, "", "dayfly: your account may have 1 live sandbox"},
 		{"no command", []string{"run"}, "", 125, "", "the command to run is missing"},
 		{"bad label", []string{"run", "--label", "x", "true"}, "", 125, "", "not key=value"},

@@ -61,7 +61,7 @@ func TestTerminal(t *testing.T) {
 	c.Resize(132, 43)
 	c.Type("until [ \"$(stty size)\" = '43 132' ]; do sleep 0.1; done; echo resiz''ed\r")
 	c.Expect("resized")
-	c.Type("echo slee''ping; sleep 1000\r")
+	c.Type("sh -c 'echo slee\"\"ping; exec sleep 1000'\r") // which prints once it is in the foreground
 	c.Expect("sleeping")
 	c.Type("\x03") // to the command
 	c.Expect("$ ")

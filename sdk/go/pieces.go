@@ -1,6 +1,9 @@
 package dayfly
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // pieces puts output together that may come in parts over several connections: nothing twice, and nothing skipped silently.
 type pieces struct {
@@ -29,6 +32,9 @@ func (p *pieces) output(kind EventType, offset int64, data []byte) {
 
 func (p *pieces) dropped(of EventType, offset, n int64) {
 	end := offset + n
+	if n > 0 && end < offset {
+		end = math.MaxInt64
+	}
 	offset = max(offset, p.next[of])
 	if end <= offset {
 		return

@@ -63,7 +63,7 @@ func TestATerminalIsOneOfItsOwn(t *testing.T) {
 		c.Resize(132, 43)
 		c.Type("until [ \"$(stty size)\" = '43 132' ]; do sleep 0.1; done; echo resiz''ed\r")
 		c.Expect("resized")
-		c.Type("echo slee''ping; sleep 1000\r")
+		c.Type("sh -c 'echo slee\"\"ping; exec sleep 1000'\r") // which prints once it is in the foreground
 		c.Expect("sleeping")
 		c.Type("\x03")
 		c.Expect("$ ")
@@ -73,7 +73,7 @@ func TestATerminalIsOneOfItsOwn(t *testing.T) {
 		}
 		c.Restored()
 	})
-	t.Run("pasted bytes and 50,000 lines", func(t *testing.T) {
+	t.Run("bug 98: pasted bytes and 50,000 lines", func(t *testing.T) {
 		t.Parallel()
 		paste := "\x1b[200~line one\r\n\x03\x04\x1a\x7f\xff\xc3\xa9\x1b[201~"
 		c := typist(t, s, "exec", "-it", b.ID, "--", "sh", "-c",
