@@ -391,7 +391,8 @@ type spyInstance struct {
 	dayfly.Instance
 	driver *spyDriver
 	ooms   atomic.Int64
-	broken atomic.Pointer[error] // of Dial
+	broken atomic.Pointer[error]                // of Dial
+	other  atomic.Pointer[func(agent net.Conn)] // who answers instead of the agent, until its connection is closed
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -404,6 +405,12 @@ func (i *spyInstance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, *err
 	}
 	conn, err := i.Instance.Dial(ctx)
+	if serve := i.other.Load(); serve != nil && err == nil {
+		_ = conn.Close()
+		var agent net.Conn
+		conn, agent = net.Pipe()
+		go (*serve)(agent)
+	}
 	if err == nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
