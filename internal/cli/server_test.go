@@ -268,7 +268,7 @@ func (s *testServer) exec(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	events.write(map[string]any{"type": "start", "id": id})
 	_ = cmd.Wait()
-	if body.Env["DROP"] != "" { // as for a reader that was away for too long
+	if strings.HasSuffix(body.Argv[len(body.Argv)-1], "#drop") { // as for a reader that was away for too long
 		events.write(map[string]any{"type": "dropped", "stream": "stdout", "offset": 4, "bytes": 100})
 	}
 	s.mu.Lock()
