@@ -55,8 +55,13 @@ func (s *testServer) showFile(path string) (map[string]any, error) {
 		return nil, err
 	}
 	kind := map[bool]string{true: "directory", false: "file"}[info.IsDir()]
-	return map[string]any{"name": info.Name(), "path": "/home/user" + strings.TrimPrefix(path, s.dir)[len("/sb00000000000000000001"):], "type": kind, "size_bytes": info.Size(), "mode": fmt.Sprintf("%04o", info.Mode().Perm()),
+	return map[string]any{"name": info.Name(), "path": s.inside(path), "type": kind, "size_bytes": info.Size(), "mode": fmt.Sprintf("%04o", info.Mode().Perm()),
 		"modified_at": epoch, "target": nil, "error": nil}, nil
+}
+
+// inside is a path as its machine would see it.
+func (s *testServer) inside(path string) string {
+	return "/home/user" + strings.TrimPrefix(path, s.dir)[len("/sb00000000000000000001"):]
 }
 
 func (s *testServer) entry(w http.ResponseWriter, path string) {
@@ -152,7 +157,7 @@ func (s *testServer) search(w http.ResponseWriter, r *http.Request) {
 		}
 		for i, line := range strings.Split(string(content), "\n") {
 			if at := regexp.MustCompile(pattern).FindStringIndex(line); at != nil {
-				matches = append(matches, map[string]any{"path": path, "line": i + 1, "column": at[0] + 1, "text": line, "cut": false, "before": []any{}, "after": []any{}})
+				matches = append(matches, map[string]any{"path": s.inside(path), "line": i + 1, "column": at[0] + 1, "text": line, "cut": false, "before": []any{}, "after": []any{}})
 			}
 		}
 	})

@@ -35,7 +35,8 @@ type testServer struct {
 	signalled []string
 	n2        int
 	started   map[string]*background
-	slow      int // bytes a second of an upload; 0: as fast as it goes
+	hold      chan struct{} // nil, or what answers to signals wait for
+	slow      int           // bytes a second of an upload; 0: as fast as it goes
 }
 
 func (s *testServer) signals() []string {
@@ -339,6 +340,11 @@ func (s *testServer) signal(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	s.mu.Lock()
 	s.signalled = append(s.signalled, body.Signal)
+	if s.hold != nil {
+		s.mu.Unlock()
+		<-s.hold
+		s.mu.Lock()
+	}
 	number := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[body.Signal]
 	if p := s.started[r.PathValue("pid")]; p != nil {
 		_ = syscall.Kill(-p.cmd.Process.Pid, number)

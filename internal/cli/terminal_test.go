@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"dayfly.dev/dayfly/test/console"
 )
@@ -197,6 +198,55 @@ func TestTerminalRestored(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTerminalRestoredAtOnce: a second signal ends a session that still waits for an answer, and the terminal is restored all the same.
+func TestTerminalRestoredAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.hold = make(chan struct{})
+	t.Cleanup(func() { close(s.hold) }) // before the server is closed
+	c := s.typist(t, append([]string{"exec", "-it", s.made(t)}, "--", "sh", "-c", "printf '\\033[?1049h'; echo up; exec sleep 1000")...)
+	c.Expect("up")
+	c.Signal(syscall.SIGTERM)
+	for deadline := time.Now().Add(wait); len(s.signals()) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the signal was not passed on")
+		}
+		time.Sleep(time.Millisecond) // no event tells what a server was asked
+	}
+	c.Signal(syscall.SIGTERM)
+	if code := c.Wait(); code != 143 {
+		t.Errorf("exit %d, want 143", code)
+	}
+	c.Restored()
+	if !strings.Contains(c.Screen(), "\x1b[?1049l") {
+		t.Errorf("the screen is %q", c.Screen())
+	}
+}
+
+// TestContinue: a session that was stopped takes the terminal again as its shell left it.
+func TestContinue(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.typist(t, append([]string{"exec", "-it", s.made(t)}, plainShell...)...)
+	c.Expect("$ ")
+	c.Cook() // as a shell does
+	if c.Raw() {
+		t.Fatal("the terminal is still raw")
+	}
+	c.Signal(syscall.SIGCONT)
+	for deadline := time.Now().Add(wait); !c.Raw(); {
+		if time.Now().After(deadline) {
+			t.Fatal("the terminal does not become raw again")
+		}
+		time.Sleep(time.Millisecond) // no event tells of a terminal's modes
+	}
+	c.Type("exit 8\r")
+	if code := c.Wait(); code != 8 {
+		t.Errorf("exit %d, want 8", code)
+	}
+	c.Restored()
 }
 
 // TestWindowCloses: a closed window hangs the command up.

@@ -225,6 +225,14 @@ func (c *Console) Modes() unix.Termios {
 	return *modes
 }
 
+// Cook gives the terminal the modes that it had before the start, as a shell does that takes it back.
+func (c *Console) Cook() {
+	c.t.Helper()
+	if err := unix.IoctlSetTermios(int(c.slave.Fd()), unix.TCSETS, &c.before); err != nil {
+		c.t.Fatalf("set the terminal's modes: %v", err)
+	}
+}
+
 // Raw tells whether keys reach the program unchanged and unechoed.
 func (c *Console) Raw() bool { return c.Modes().Lflag&(unix.ICANON|unix.ECHO|unix.ISIG) == 0 }
 
