@@ -132,7 +132,7 @@ func (n *deskNode) machine(id string) *deskMachine {
 
 func (n *deskNode) Endings() <-chan control.Ending { return n.endings }
 
-func (n *deskNode) Recover(context.Context, []dayfly.Sandbox) (control.Recovery, error) {
+func (n *deskNode) Recover(context.Context, []dayfly.Sandbox, func(control.Ending) error) (control.Recovery, error) {
 	return control.Recovery{}, nil
 }
 
@@ -142,7 +142,7 @@ func (n *deskNode) Problems(context.Context) []control.Problem {
 	return n.problems
 }
 
-func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool) (control.Swept, error) {
+func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool, func(control.Ending) error) (control.Swept, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.swept, n.sweepErr

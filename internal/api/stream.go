@@ -208,5 +208,6 @@ func parseMark(s string) (at dayfly.Offsets, ok bool) {
 	var errs [2]error
 	at.Stdout, errs[0] = strconv.ParseInt(first, 10, 64)
 	at.Stderr, errs[1] = strconv.ParseInt(second, 10, 64)
-	return at, found && errors.Join(errs[:]...) == nil && at.Stdout >= 0 && at.Stderr >= 0
+	given := found && errors.Join(errs[:]...) == nil && at.Stdout >= 0 && at.Stderr >= 0
+	return at, given && string(appendMark(nil, at)) == s
 }
