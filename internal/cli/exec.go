@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -65,7 +67,7 @@ func (a *app) execCommand() *cobra.Command {
 	f.BoolVarP(&o.tty, "tty", "t", false, "run it on a terminal")
 	f.BoolVarP(&o.detached, "detach", "d", false, "run it in the background and print its id")
 	f.BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command no input")
-	f.StringVar(&o.restart, "restart", "", "start it again when it ends: never or on-failure (with -d)")
+	f.StringVar(&o.restart, "restart", "", "start it again: `never`, on-failure or on-failure:N, at most N times, 5 by default (with -d)")
 	_ = cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"never", "on-failure"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = a.do(func(cmd *cobra.Command, args []string) error {
 		if err := o.check(); err != nil {
@@ -95,6 +97,17 @@ func (o *commandFlags) check() error {
 	return nil
 }
 
+// parseRestart reads --restart: a policy, and after a colon how often at most.
+func parseRestart(text string) (policy sdk.Restart, most int, err error) {
+	name, number, counted := strings.Cut(text, ":")
+	if counted {
+		if most, err = strconv.Atoi(number); err != nil || most < 1 || name != string(sdk.RestartOnFailure) {
+			return "", 0, usagef("--restart %q is no policy", text).withHint("write --restart on-failure, or on-failure:3")
+		}
+	}
+	return sdk.Restart(name), most, nil
+}
+
 // execAny runs argv in the way that the flags say.
 func (a *app) execAny(ctx context.Context, id string, argv []string, o *commandFlags) error {
 	env, err := a.parseEnv(o.env)
@@ -106,7 +119,10 @@ func (a *app) execAny(ctx context.Context, id string, argv []string, o *commandF
 		return err
 	}
 	sandbox := client.Sandbox(id)
-	background := sdk.ProcessOptions{Name: o.name, Cwd: o.cwd, Env: env, User: o.user, Timeout: o.timeout, Restart: sdk.Restart(o.restart)}
+	background := sdk.ProcessOptions{Name: o.name, Cwd: o.cwd, Env: env, User: o.user, Timeout: o.timeout}
+	if background.Restart, background.Restarts, err = parseRestart(o.restart); err != nil {
+		return err
+	}
 	switch {
 	case o.detached:
 		return a.startDetached(ctx, sandbox, sdk.Argv(argv...), background, o.tty)

@@ -172,3 +172,19 @@ func testTerminal(t *testing.T) (*terminal, func() unix.Termios) {
 		return *modes
 	}
 }
+
+func TestParseRestart(t *testing.T) {
+	for _, tt := range []struct {
+		text   string
+		policy string
+		most   int
+		ok     bool
+	}{
+		{"", "", 0, true}, {"never", "never", 0, true}, {"on-failure", "on-failure", 0, true}, {"on-failure:3", "on-failure", 3, true},
+		{"on-failure:", "", 0, false}, {"on-failure:0", "", 0, false}, {"on-failure:x", "", 0, false}, {"never:3", "", 0, false},
+	} {
+		if policy, most, err := parseRestart(tt.text); string(policy) != tt.policy || most != tt.most || (err == nil) != tt.ok {
+			t.Errorf("%q: %q, %d, %v", tt.text, policy, most, err)
+		}
+	}
+}

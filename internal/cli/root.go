@@ -160,6 +160,24 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// atLeast is exactly for a last argument that may be repeated.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usagef("%s is missing", names[len(args)]).at(cmd)
+		}
+		return nil
+	}
+}
+
+// oneOrTwo takes a sandbox and one argument more, or none.
+func oneOrTwo(cmd *cobra.Command, args []string) error {
+	if len(args) > 2 {
+		return usagef("%q is one argument too many", args[2]).at(cmd)
+	}
+	return atLeast("the sandbox's ID")(cmd, args)
+}
+
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
-
-	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
 const shLong = `Sh opens a shell to type in: bash where the image has it, else sh. Its size follows your terminal's, every key goes to it,
@@ -37,58 +35,4 @@ func (a *app) shCommand() *cobra.Command {
 		return ownFailure(a.execAny(cmd.Context(), args[0], argv, &o))
 	})
 	return cmd
-}
-
-const attachLong = `Attach comes back to a command that was left: one on a terminal (exec -it, sh, exec -dt), which draws itself anew, or any
-other that runs in the background, whose output is shown and which gets your input as far as it reads any. The exit code is
-the command's own. ctrl-p ctrl-q leaves again. Several may attach to one command at once.
-
-Before it goes on it shows the last --tail bytes of what was written.`
-
-const attachExample = `  dayfly attach sb2c9x0q8d7k4m1n5p3r6t pr4h8s0q2d7k4m1n5p3r6t
-  dayfly attach sb2c9x0q8d7k4m1n5p3r6t main`
-
-// attachTail is how much of what was written before is shown again, in bytes.
-const attachTail = 16 << 10
-
-func (a *app) attachCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "attach ID PROCESS", Short: "Come back to a command that goes on", Long: attachLong, Example: attachExample,
-		Args: exactly("the sandbox's ID", "the process's id or name"), ValidArgsFunction: a.completeProcess,
-	}
-	f := cmd.Flags()
-	keysText := f.String("detach-keys", detachKeysDefault, "keys that leave a terminal while its command goes on, or none")
-	tail := f.Int64("tail", attachTail, "how many `BYTES` of what was written before to show; -1: all that is kept")
-	noStdin := f.BoolP("no-stdin", "n", false, "give the command no input")
-	cmd.RunE = a.do(func(cmd *cobra.Command, args []string) error {
-		keys, err := parseDetachKeys(*keysText)
-		if err != nil {
-			return ownFailure(err)
-		}
-		return ownFailure(a.attach(cmd, args, keys, *tail, *noStdin))
-	})
-	return cmd
-}
-
-func (a *app) attach(cmd *cobra.Command, args []string, keys *detachKeys, tail int64, noStdin bool) error {
-	sandbox, p, err := a.findProcess(cmd.Context(), args[0], args[1])
-	if err != nil {
-		return err
-	}
-	from := &sdk.Offsets{}
-	if tail >= 0 {
-		from = &sdk.Offsets{Stdout: max(0, p.StdoutBytes-tail), Stderr: max(0, p.StderrBytes-tail)}
-	}
-	if p.Terminal == nil || noStdin {
-		return a.attachPlain(cmd.Context(), sandbox, p, *from, noStdin)
-	}
-	if a.json() {
-		return usagef("a terminal's output is no JSON").withHint("use `dayfly logs -f -o json`")
-	}
-	t, err := a.terminal()
-	if err != nil {
-		return err
-	}
-	s := &session{app: a, sandbox: sandbox, process: p.ID, terminal: t, keys: keys, from: from}
-	return s.run(cmd.Context())
 }
