@@ -250,15 +250,23 @@ func (t *target) dress(who rights, mode *fs.FileMode) error {
 	return nil
 }
 
-// commit puts the new file in place. Before, it closes the file and lets settle wait until no child holds a copy of it: a
-// program cannot be executed while somebody may write it.
+// commit puts the new file in place. Before, it closes the file, lets settle wait until no child is being forked, and of a
+// program waits until no child holds a copy of it: it cannot be executed while somebody may write it.
 func (t *target) commit(settle func()) (dayfly.FileInfo, error) {
 	info, err := describe(int(t.f.Fd()), t.path)
+	check := -1
+	if name := t.temp; name != "" && info.Mode&0o111 != 0 {
+		check, _ = open(t.dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	}
 	if closeErr := t.f.Close(); err == nil {
 		err = closeErr
 	}
 	t.f = nil
 	settle()
+	if check >= 0 {
+		awaitIdle(check)
+		_ = unix.Close(check)
+	}
 	failpoint.Hit("agent.write.closed")
 	if err == nil && t.temp != "" {
 		err = unix.Renameat(t.dir, t.temp, t.dir, t.name)
