@@ -55,6 +55,24 @@ func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*endin
 
 // endAs is end for what the host found: seen tells when, if it knows.
 func (p *Plane) endAs(by dayfly.Actor, seen Ending) (*ending, error) {
+	if err := p.recordEnding(by, seen); err != nil {
+		return nil, err
+	}
+	failpoint.Hit("control.end.recorded")
+	return p.tearDown(seen.ID), nil
+}
+
+// noteEnding is recordEnding for the node, which is about to remove what tells how a sandbox ended.
+func (p *Plane) noteEnding(seen Ending) error {
+	err := p.recordEnding(dayfly.ActorReconciler, seen)
+	if dayfly.ErrorCode(err) == dayfly.CodeNotFound {
+		return nil
+	}
+	return err
+}
+
+// recordEnding records that a sandbox shall be gone, unless that is on record, and why and when it ended as far as is known.
+func (p *Plane) recordEnding(by dayfly.Actor, seen Ending) error {
 	id, reason := seen.ID, seen.Reason
 	_, err := p.move(by, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
@@ -69,11 +87,7 @@ func (p *Plane) endAs(by dayfly.Actor, seen Ending) (*ending, error) {
 		sb.StampEnded(now) // until the host tells; what crashes in between is not billed beyond this
 		return true
 	})
-	if err != nil {
-		return nil, err
-	}
-	failpoint.Hit("control.end.recorded")
-	return p.tearDown(id), nil
+	return err
 }
 
 // tearDown destroys a machine in the background, trying again until it is gone, and then closes its record.

@@ -38,14 +38,17 @@ type Node interface {
 	Machine(ctx context.Context, id string) (Machine, error)
 	// Endings delivers each machine that ended without Destroy being called: expired, crashed.
 	Endings() <-chan Ending
-	// Recover takes hold of what survived a restart and removes what has no valid lease. known are the records.
-	Recover(ctx context.Context, known []dayfly.Sandbox) (Recovery, error)
+	// Recover takes hold of what survived a restart and removes what has no valid lease. known are the records. note is told how each
+	// known one ended before anything of that is removed, so that a crash in between loses no time; it is called from several
+	// goroutines, and its error ends the recovery.
+	Recover(ctx context.Context, known []dayfly.Sandbox, note func(Ending) error) (Recovery, error)
 	// Problems lists what keeps the node from being ready, or nil.
 	Problems(ctx context.Context) []Problem
 	// Sweep is one bounded pass over the host: what no live machine and no work under way owns goes. known are the live records,
 	// read before. It stops, and removes nothing, when it cannot look, or when more than half of what lives under a valid lease
 	// would go; the latter unless force is set. What lives under a valid lease and has no record is told, for adoption, not removed. The error joins all that went wrong.
-	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (Swept, error)
+	// note is as of Recover; a sandbox that it has an error for is left for the next pass.
+	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool, note func(Ending) error) (Swept, error)
 }
 
 // ErrLeftover is among the errors of Node.Destroy when the machine has no process, address or disk any more.

@@ -162,12 +162,17 @@ func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error)
 
 func (n *mapNode) Endings() <-chan control.Ending { return n.endings }
 
-func (n *mapNode) Recover(_ context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
+func (n *mapNode) Recover(_ context.Context, known []dayfly.Sandbox, note func(control.Ending) error) (control.Recovery, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known = known
 	if n.recover != nil {
 		if err := n.recover(); err != nil {
+			return control.Recovery{}, err
+		}
+	}
+	for _, e := range append(slices.Clone(n.found.Ended), n.found.Ending...) {
+		if err := note(e); err != nil {
 			return control.Recovery{}, err
 		}
 	}
@@ -178,7 +183,7 @@ func (n *mapNode) Problems(context.Context) []control.Problem {
 	return []control.Problem{{Component: "warden", Message: "it rests"}}
 }
 
-func (n *mapNode) Sweep(_ context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
+func (n *mapNode) Sweep(_ context.Context, known []dayfly.Sandbox, force bool, _ func(control.Ending) error) (control.Swept, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.swept++

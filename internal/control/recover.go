@@ -18,7 +18,7 @@ func (p *Plane) recover(ctx context.Context) ([]Finding, error) {
 		return nil, fmt.Errorf("read live sandboxes: %w", err)
 	}
 	failpoint.Hit("control.recover.begin")
-	found, err := p.node.Recover(ctx, known)
+	found, err := p.node.Recover(ctx, known, p.noteEnding)
 	if err != nil {
 		return nil, fmt.Errorf("recover the node: %w", err)
 	}

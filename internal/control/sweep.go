@@ -158,7 +158,7 @@ func (p *Plane) sweepNode(ctx context.Context, force bool) (Swept, error) {
 		}
 		return Swept{Stopped: "the records cannot be read"}, fmt.Errorf("read live sandboxes: %w", err)
 	}
-	swept, err := p.node.Sweep(ctx, known, force)
+	swept, err := p.node.Sweep(ctx, known, force, p.noteEnding)
 	p.left = swept.Left
 	p.tellFound(ctx, swept.Findings)
 	if ctx.Err() == nil {
@@ -193,7 +193,8 @@ func (p *Plane) adoptUnseen(ctx context.Context, sb dayfly.Sandbox) error {
 // endUnseen closes the record of a machine that is not there any more, unless its end is known and under way.
 func (p *Plane) endUnseen(ctx context.Context, ended Ending) error {
 	sb, err := p.store.Sandbox(ctx, "", ended.ID)
-	if err != nil || sb.Status != dayfly.StatusRunning {
+	noted := sb.Status == dayfly.StatusDeleting && sb.End == ended.Reason
+	if err != nil || sb.Status != dayfly.StatusRunning && !noted {
 		return err
 	}
 	p.meter.Found(foundEnded)

@@ -186,7 +186,7 @@ func TestSweep(t *testing.T) {
 		if err := errors.Join(os.Remove(w.stateFile(kept.ID)), w.leases.Remove(orphan.ID)); err != nil {
 			t.Fatal(err)
 		}
-		swept, err := w.manager.Sweep(ctxFor(t), nil, false)
+		swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note)
 		wantCode(t, err, "")
 		told := map[string][]string{}
 		for _, f := range swept.Findings {
@@ -225,7 +225,7 @@ func TestSweep(t *testing.T) {
 			w.pool.fail.Store(nil)
 			w.net.fail.Store(nil)
 			w.leases.fail.Store(nil)
-			rec, err := w.manager.Recover(ctxFor(t), []dayfly.Sandbox{orphan})
+			rec, err := w.manager.Recover(ctxFor(t), []dayfly.Sandbox{orphan}, w.note)
 			if err != nil || len(rec.Running) != 1 {
 				t.Fatalf("Recover = %+v, %v", rec, err)
 			}

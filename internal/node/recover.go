@@ -22,7 +22,7 @@ const recoverParallel = 8
 // Recover implements control.Node. A machine with a valid lease file is kept, with or without a record; one without is
 // destroyed. Both sides must be readable: "could not look" ends the start instead of destroying anything. What cannot be
 // removed at once keeps nobody from starting: it is told as ending, or left to the sweep.
-func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
+func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox, note func(control.Ending) error) (control.Recovery, error) {
 	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Recovery{}, err
@@ -48,7 +48,7 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 	if err != nil || found.Stopped != "" {
 		return found, err
 	}
-	err = m.clearAll(ctx, dead, held, records, &found)
+	err = m.clearAll(ctx, clearing{dead, held, records, note}, &found)
 	return found, err
 }
 
@@ -97,14 +97,22 @@ func (m *Manager) judge(ctx context.Context, held holdings, records map[string]d
 	return found, dead, nil
 }
 
+// clearing is what clearAll works on.
+type clearing struct {
+	dead    map[string]verdict
+	held    holdings
+	records map[string]dayfly.Sandbox
+	note    func(control.Ending) error
+}
+
 // clearAll removes what is left of the dead ones: of all that are recorded, and of sweepMax others.
-func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held holdings, records map[string]dayfly.Sandbox, found *control.Recovery) error {
+func (m *Manager) clearAll(ctx context.Context, c clearing, found *control.Recovery) error {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoverParallel)
 	others := 0
-	for _, id := range slices.Sorted(maps.Keys(dead)) {
-		rec, recorded := records[id]
+	for _, id := range slices.Sorted(maps.Keys(c.dead)) {
+		rec, recorded := c.records[id]
 		if !recorded {
 			if others++; others > sweepMax {
 				continue // the sweep goes on
@@ -113,7 +121,11 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 		g.Go(func() error {
 			var ended control.Ending
 			if recorded {
-				ended = m.lost(rec, dead[id])
+				ended = m.lost(rec, c.dead[id])
+				if err := c.note(ended); err != nil {
+					return fmt.Errorf("record the end of %s: %w", id, err)
+				}
+				failpoint.Hit("node.recover.noted")
 			}
 			why := m.whyOrphan(id)
 			err := m.clearDead(ctx, id)
@@ -128,7 +140,7 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 			case recorded:
 				found.Ending = append(found.Ending, ended)
 			default:
-				found.Findings = append(found.Findings, m.findings(id, held[id], why, err)...)
+				found.Findings = append(found.Findings, m.findings(id, c.held[id], why, err)...)
 			}
 			return ctx.Err()
 		})

@@ -69,7 +69,7 @@ func (m *Manager) everything(ctx context.Context) (holdings, error) {
 
 // Sweep implements control.Node. The host is listed first and ownership asked after, so an object made in between is never
 // taken for a leftover. What lives under a valid lease is taken hold of before anything is judged.
-func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
+func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool, note func(control.Ending) error) (control.Swept, error) {
 	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Swept{Stopped: "the host cannot be read"}, err
@@ -95,7 +95,7 @@ func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool)
 	for _, id := range chosen {
 		rec, recorded := records[id]
 		if !m.owned(id) {
-			errs = append(errs, m.sweepOne(ctx, id, rec, recorded, held[id], &swept))
+			errs = append(errs, m.sweepOne(ctx, orphan{id, rec, recorded, held[id]}, note, &swept))
 		}
 	}
 	return swept, errors.Join(errs...)
@@ -138,12 +138,26 @@ func (m *Manager) brakeOn(held holdings, orphans []string, force bool) (string, 
 	return m.brake(doomed, living, force), nil
 }
 
+// orphan is a sandbox of which the host holds something that nobody owns.
+type orphan struct {
+	id       string
+	rec      dayfly.Sandbox // or the zero value
+	recorded bool
+	kinds    []string // of what the host holds
+}
+
 // sweepOne removes what is left of one sandbox and tells it. That of one whose end is under way is no finding.
-func (m *Manager) sweepOne(ctx context.Context, id string, rec dayfly.Sandbox, recorded bool, kinds []string, swept *control.Swept) error {
+func (m *Manager) sweepOne(ctx context.Context, o orphan, note func(control.Ending) error, swept *control.Swept) error {
+	id, rec, recorded, kinds := o.id, o.rec, o.recorded, o.kinds
 	why := m.whyOrphan(id)
 	var ended control.Ending
 	if recorded {
 		ended = m.lost(rec, verdict{why: dayfly.EndReconciled, lives: m.hasProcess(ctx, id)})
+		if rec.Status == dayfly.StatusRunning {
+			if err := note(ended); err != nil {
+				return fmt.Errorf("record the end of %s: %w", id, err)
+			}
+		}
 	}
 	m.opt.Log.Warn("removing what no sandbox owns", "sandbox", id, "kinds", kinds, "why", why)
 	ctx, cancel := context.WithTimeout(ctx, sweepOneMax)

@@ -1,12 +1,52 @@
 package node_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/node"
 )
+
+// TestEndsAreToldBeforeAnythingIsRemoved: what cannot be put on record keeps all that dates it, for the next try.
+func TestEndsAreToldBeforeAnythingIsRemoved(t *testing.T) {
+	for name, look := range map[string]func(w *world, sb dayfly.Sandbox) error{
+		"start": func(w *world, sb dayfly.Sandbox) error { _, err := w.restart(sb); return err },
+		"pass of the reconciler": func(w *world, sb dayfly.Sandbox) error {
+			w.start()
+			_, err := w.manager.Sweep(ctxFor(w.t), []dayfly.Sandbox{sb}, false, w.note)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			sb := w.create()
+			w.manager.Close()
+			w.kill(sb.ID)
+			died := w.clock.Now()
+			w.leases.record(sb.ID, node.LeaseEnd{BootID: bootTest, Boot: died.Boot})
+			w.clock.step(10 * time.Minute)
+			w.noteErr = errTest
+			if err := look(w, sb); !errors.Is(err, errTest) {
+				t.Fatalf("it went on: %v", err)
+			}
+			if _, err := w.leases.Read(sb.ID); err != nil {
+				t.Errorf("the lease is gone: %v", err)
+			}
+			w.manager.Close()
+			w.noted, w.noteErr = nil, nil
+			w.clock.step(10 * time.Minute)
+			if err := look(w, sb); err != nil {
+				t.Fatal(err)
+			}
+			if e := w.noted[sb.ID]; e.Boot != died.Boot || e.Reason != dayfly.EndCrashed {
+				t.Errorf("told %+v, want crashed at %s", e, died.Boot)
+			}
+			w.nothingOf(sb.ID)
+		})
+	}
+}
 
 // TestDestroyOfWhatWasDead: whoever found it dead has dated it; the removal of its remains is no later end.
 func TestDestroyOfWhatWasDead(t *testing.T) {

@@ -135,6 +135,35 @@ func TestACrashThatNobodySawIsNoLeaseThatExpired(t *testing.T) {
 	}
 }
 
+// TestAStartThatACrashCutOffLosesNoEnd: the first start finds a machine that crashed, and dies at the point. What it removed dates
+// nothing any more, so the record must be right by then.
+func TestAStartThatACrashCutOffLosesNoEnd(t *testing.T) {
+	for _, point := range []string{"node.recover.noted", "node.recover.reclaimed", "node.destroy.lease", "node.destroy.state", "control.recover.found", "control.recover.adopted", "control.recover.closed"} {
+		t.Run(point, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.one(t, 60)
+			if err := w.s.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.killAgent(w.s); err != nil { // the warden sees it
+				t.Fatal(err)
+			}
+			pause(unseen)
+			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
+			if err := w.s.Up(t.Context()); err == nil {
+				w.crashed(t)
+			}
+			pause(unseen)
+			w.disarm()
+			restart(t, w.s)
+			if r := w.settledEnd(t, b); r.EndReason != "crashed" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+			w.agrees(t)
+		})
+	}
+}
+
 // TestADeleteThatACrashCutOffIsNotDatedToTheDeadline: all die when the DELETE is on record, the machine too, and its deadline passes.
 func TestADeleteThatACrashCutOffIsNotDatedToTheDeadline(t *testing.T) {
 	w := newWorld(t)
