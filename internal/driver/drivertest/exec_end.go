@@ -73,9 +73,7 @@ func backgroundChild(t *testing.T, s *suite) {
 			if err != nil || kept(r.Stdout) != "ok\n" || r.Exit.Code != 0 {
 				t.Errorf("%+v, %q, %v", r.Exit, kept(r.Stdout), err)
 			}
-			if !g.runs(t, n) {
-				t.Error("the background process ended with its shell")
-			}
+			eventually(t, "the background process, which begins on its own, runs", func() bool { return g.runs(t, n) })
 		})
 	}
 }
@@ -116,6 +114,21 @@ func waitersHear(t *testing.T, s *suite) {
 					return err
 				}},
 				{"a wait", func(began func()) error { began(); _, err := g.Result(ctx(t), p.ID); return err }},
+				{"a terminal", func(began func()) error {
+					out, _, err := g.Start(ctx(t), onTerminal(nap()), nil)
+					for began(); err == nil; {
+						_, err = out.Next()
+					}
+					return err
+				}},
+				{"a watch", func(began func()) error {
+					w, err := g.Watch(ctx(t), ".", true /* recursive */)
+					for began(); err == nil; {
+						_, err = w.Next()
+					}
+					return err
+				}},
+				{"a port", func(began func()) error { began(); return g.AwaitPort(ctx(t), 1) }},
 				{"an upload", func(began func()) error { began(); _, err := g.Write(ctx(t), "up", nil, never); return err }},
 				{"a download", func(began func()) error {
 					_, r, err := g.Read(ctx(t), "big", dayfly.FileRange{Length: -1})
@@ -182,7 +195,7 @@ func memoryExhaustion(t *testing.T, s *suite) {
 	}
 }
 
-// independence: twenty commands that each wait for the other nineteen, beside one that never ends.
+// independence: twenty commands that each wait for the other nineteen, beside one that never ends; then two hundred at once.
 func independence(t *testing.T, s *suite) {
 	g := s.guest(t)
 	const count = 20
@@ -208,6 +221,14 @@ func independence(t *testing.T, s *suite) {
 			t.Error(err)
 		}
 	}
+	for range 200 {
+		all.Go(func() {
+			if r, err := g.Run(ctx(t), argv("true"), nil); err != nil || r.Exit.Code != 0 {
+				t.Errorf("one of 200: %+v, %v", r.Exit, err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 func killTree(t *testing.T, s *suite) {

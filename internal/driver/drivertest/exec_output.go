@@ -91,7 +91,7 @@ func endlessOutput(t *testing.T, s *suite) {
 func lastBytes(t *testing.T, s *suite) {
 	g := s.guest(t)
 	want := "100000\nEND"
-	for range 300 {
+	for range 1000 {
 		if got := kept(g.call(t, argv("printf", "late")).Stdout); got != "late" {
 			t.Fatalf("%q", got)
 		}

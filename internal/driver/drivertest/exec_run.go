@@ -53,6 +53,12 @@ func RunExec(t *testing.T, h Harness) {
 		{"bug 96: nothing waits for a terminal", noTerminal},
 		{"bug 97: UTF-8 by default", utf8Default},
 		{"bug 98: a terminal shows everything", terminalOutput},
+		{"a terminal is a real one", terminalIsReal},
+		{"a terminal hangs up", terminalHangsUp},
+		{"what fails is started again", restarts},
+		{"one running process has a name", processNames},
+		{"what processes use", processUsage},
+		{"a port is awaited", portIsAwaited},
 	})
 }
 
