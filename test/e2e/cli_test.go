@@ -246,6 +246,13 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 	run("extend", id, "10m")
 	run("images", "ls")
 	run("keys", "ls")
+	process := text(run("exec", "-d", "--name", "sleeper", id, "--", "sleep", "1000"), "id")
+	run("ps", id)
+	run("kill", id, process)
+	run("wait", id, "sleeper")
+	for _, args := range [][]string{{"mkdir", id, "d"}, {"ls", id}, {"stat", id, "d"}, {"chmod", id, "700", "d"}, {"mv", id, "d", "e"}, {"find", id}, {"rm", id, "e"}} {
+		run(append([]string{"files"}, args...)...)
+	}
 	if key := text(run("keys", "create", "--account", "json"), "id"); key != "" {
 		run("keys", "rm", key)
 	} else {
