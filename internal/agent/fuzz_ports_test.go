@@ -95,3 +95,14 @@ func FuzzPortAnswer(f *testing.F) {
 		}
 	})
 }
+
+func FuzzUsage(f *testing.F) {
+	f.Add([]byte("usage_usec 123\nuser_usec 100\n"))
+	f.Add([]byte("nr_periods 0\nusage_usec -1\n"))
+	f.Add([]byte("usage_usec 99999999999999999999\nusage_usec"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if cpu, ok := parseCPU(in); ok && cpu < 0 {
+			t.Fatalf("%q is %s", in, cpu)
+		}
+	})
+}
