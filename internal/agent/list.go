@@ -89,7 +89,7 @@ func (l *lister) add(w *walked) (enter bool, err error) {
 	}
 	info := entry(below(l.root, w.rel), &st)
 	if err != nil {
-		info.Type, info.Error = dayfly.FileOther, errnoText(err)
+		info.Type, info.Error = typeOf(w.kind), errnoText(err)
 	}
 	if info.Type == dayfly.FileSymlink {
 		if info.Target, err = readlink(w.dir, w.name); err != nil {
