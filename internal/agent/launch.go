@@ -242,7 +242,10 @@ func (p *process) run(plan *plan, spec dayfly.ProcessSpec, stdin io.Reader) (*fa
 	defer s.closeTheirs(a.null)
 	leaf, made := p.leaf(), false
 	if a.children.cgroup != nil && leaf == nil {
-		if leaf, err = newLeaf(a.children.cgroup, p.leafName()); err != nil {
+		if leaf = a.children.leaves.take(); leaf == nil {
+			leaf, err = newLeaf(a.children.cgroup, p.leafName())
+		}
+		if err != nil {
 			s.closeOurs()
 			return nil, noResources(err)
 		}
@@ -278,6 +281,8 @@ func (p *process) leave(l *leaf, made bool) {
 	p.mu.Unlock()
 	if made {
 		_ = l.remove()
+	}
+	if made || l == nil {
 		p.agent.oom.leave(p)
 	}
 }

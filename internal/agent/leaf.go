@@ -14,6 +14,8 @@ import (
 // Limits of leaf cgroups.
 const (
 	leafPrefix    = "x-"
+	sparePrefix   = "s-"
+	sparesMax     = 2                     // leaves made ahead, so that the next command need not wait for the kernel to make one
 	leafDepthMax  = 8                     // cgroups that a command may have made below its own and that are still removed
 	eventsBytes   = 256                   // of cgroup.events
 	emptyRecheck  = 50 * time.Millisecond // between looks at a leaf while no reaping tells that something died
@@ -150,8 +152,36 @@ func (l *leaf) bury() bool {
 // leaves are those whose command has ended and that are still to be removed: background children live in them. Their
 // number is bounded by the sandbox's limit of processes.
 type leaves struct {
-	mu   sync.Mutex
-	left []*leaf
+	mu     sync.Mutex
+	left   []*leaf
+	spares []*leaf // for commands to come; none before the first command has ended
+	made   int     // spares ever, for their names
+}
+
+// take gives a leaf that was made ahead, or nil.
+func (s *leaves) take() *leaf {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.spares)
+	if n == 0 {
+		return nil
+	}
+	l := s.spares[n-1]
+	s.spares = s.spares[:n-1]
+	return l
+}
+
+// stock makes a leaf ahead unless there are enough. One that cannot be made now is made when it is needed.
+func (s *leaves) stock(parent *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.spares) >= sparesMax {
+		return
+	}
+	s.made++
+	if l, err := newLeaf(parent, sparePrefix+strconv.Itoa(s.made)); err == nil {
+		s.spares = append(s.spares, l)
+	}
 }
 
 // retire removes a leaf now or, when something still lives in it, after that has died.

@@ -18,6 +18,8 @@ const (
 	// ticksSecond is the kernel's unit of CPU times for user space, the same on every architecture.
 	ticksSecond = 100
 	statBytes   = 1 << 10 // of /proc/PID/stat
+	// cpuMicrosMax is the most CPU time that can be told.
+	cpuMicrosMax = int64(1<<63-1) / int64(time.Microsecond)
 )
 
 // Fields of /proc/PID/stat behind the name.
@@ -87,7 +89,7 @@ func parseCPU(b []byte) (time.Duration, bool) {
 	for line := range bytes.Lines(b) {
 		if v, ok := bytes.CutPrefix(line, []byte("usage_usec ")); ok {
 			n, err := strconv.ParseInt(string(bytes.TrimSpace(v)), 10, 64)
-			return time.Duration(n) * time.Microsecond, err == nil && n >= 0
+			return time.Duration(n) * time.Microsecond, err == nil && n >= 0 && n <= cpuMicrosMax
 		}
 	}
 	return 0, false
@@ -119,6 +121,7 @@ func (p *process) retireLeaf(l *leaf, exact bool) {
 	}
 	l.gone = func() { p.agent.oom.leave(p) }
 	p.agent.children.leaves.retire(l)
+	p.agent.children.leaves.stock(p.agent.children.cgroup)
 }
 
 // usage fills in what p and its descendants use. byMark are the living processes by their mark, where there are no cgroups.
