@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"math/bits"
 	"strconv"
 	"unicode/utf8"
 )
@@ -29,72 +30,67 @@ const (
 	highBits     = 0x8080808080808080
 )
 
-// needsEscape tells whether one of the eight bytes of a word must be escaped. It looks at all of them at once.
-func needsEscape(word uint64) bool {
+// escapes marks the high bit of the first byte of a word that must be escaped, and perhaps of bytes behind it; 0: of none. It looks at
+// all eight at once.
+func escapes(word uint64) uint64 {
 	control := (word - lowBits*0x20) &^ word // borrows into the high bit of a byte below 0x20
 	quote := word ^ lowBits*'"'
 	slash := word ^ lowBits*'\\'
-	return (control|(quote-lowBits)&^quote|(slash-lowBits)&^slash)&highBits != 0
+	return (control | (quote-lowBits)&^quote | (slash-lowBits)&^slash) & highBits
 }
 
-// plainRun counts the bytes at the start of data that stand for themselves, in steps of a word.
-func plainRun(data []byte) int {
-	n := 0
-	for len(data)-n >= wordBytes && !needsEscape(binary.LittleEndian.Uint64(data[n:])) {
-		n += wordBytes
-	}
-	return n
-}
-
-// escaping counts how many bytes data grows by as a JSON text; it stops counting beyond max.
-func escaping(data []byte, max int) int {
-	grows := 0
-	for i := 0; i < len(data) && grows <= max; {
-		if run := plainRun(data[i:]); run > 0 {
-			i += run
-			continue
-		}
-		for end := min(i+wordBytes, len(data)); i < end; i++ {
-			switch escapeOf[data[i]] {
-			case 0:
-			case 'u':
-				grows += escapedLong
-			default:
-				grows += escapedShort
-			}
+// nextEscape finds the first byte from i on that must be escaped, or the end.
+func nextEscape(data []byte, i int) int {
+	for ; len(data)-i >= wordBytes; i += wordBytes {
+		if found := escapes(binary.LittleEndian.Uint64(data[i:])); found != 0 {
+			return i + bits.TrailingZeros64(found)/8
 		}
 	}
-	return grows
+	for i < len(data) && escapeOf[data[i]] == 0 {
+		i++
+	}
+	return i
 }
 
-// appendText appends UTF-8 as a JSON text, quotes included.
-func appendText(b, data []byte) []byte {
+// appendText appends UTF-8 as a JSON text, quotes included. ok is false, and nothing is appended, where that takes more than max
+// bytes beyond data's own.
+func appendText(b, data []byte, max int) (text []byte, ok bool) {
+	before := len(b)
 	b = append(b, '"')
-	start, i := 0, 0
-	for i < len(data) {
-		if run := plainRun(data[i:]); run > 0 {
-			i += run
-			continue
+	for start := 0; ; {
+		i := nextEscape(data, start)
+		b = append(b, data[start:i]...)
+		if i == len(data) {
+			return append(b, '"'), true
 		}
-		for end := min(i+wordBytes, len(data)); i < end; i++ {
-			c := escapeOf[data[i]]
-			if c == 0 {
-				continue
-			}
-			b = append(append(b, data[start:i]...), '\\', c)
-			if c == 'u' {
-				b = append(b, '0', '0', hexDigits[data[i]>>4], hexDigits[data[i]&0xf])
-			}
-			start = i + 1
+		c := escapeOf[data[i]]
+		b = append(b, '\\', c)
+		max -= escapedShort
+		if c == 'u' {
+			b = append(b, '0', '0', hexDigits[data[i]>>4], hexDigits[data[i]&0xf])
+			max -= escapedLong - escapedShort
 		}
+		if max < 0 {
+			return b[:before], false
+		}
+		start = i + 1
 	}
-	return append(append(b, data[start:]...), '"')
 }
+
+// shortMax is up to which length output stays text even where base64 is shorter: people read it.
+const shortMax = 512 // bytes
 
 // appendData appends the field that carries output: as text, or in base64 where the bytes are no UTF-8 or where that is shorter.
 func appendData(b, data []byte) []byte {
-	if spare := base64.StdEncoding.EncodedLen(len(data)) - len(data); escaping(data, spare) <= spare && utf8.Valid(data) {
-		return appendText(append(b, `"data":`...), data)
+	if utf8.Valid(data) {
+		max := base64.StdEncoding.EncodedLen(len(data)) - len(data)
+		if len(data) <= shortMax {
+			max = shortMax * escapedLong
+		}
+		const name = `"data":`
+		if text, ok := appendText(append(b, name...), data, max); ok {
+			return text
+		}
 	}
 	b = append(b, `"data_b64":"`...)
 	return append(base64.StdEncoding.AppendEncode(b, data), '"')
