@@ -1,10 +1,13 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,5 +247,43 @@ func TestRestartLeavesNothing(t *testing.T) {
 	eventually(t, "no leaf cgroup is left", func() bool {
 		leaves, _ := filepath.Glob(m.cgroup + "/x-*")
 		return len(leaves) == 0
+	})
+}
+
+// TestSignalsBetweenTries: whenever the signal comes, in a try, between two or while one begins, it is the end.
+func TestSignalsBetweenTries(t *testing.T) {
+	t.Parallel()
+	inEachMode(t, func(t *testing.T, m *machine) {
+		var all sync.WaitGroup
+		for i := range 40 {
+			all.Go(func() {
+				s := onFailure("sleep 0.01; exit 1", dayfly.RestartsMax)
+				if _, _, err := m.Start(t.Context(), s, nil); err != nil {
+					t.Error(err)
+					return
+				}
+				m.run(t, shell(fmt.Sprintf("sleep %d.%02d", 0, i)))
+				name, tree := "TERM", i%2 == 0
+				if i%4 == 0 {
+					name = "KILL"
+				}
+				if err := m.Signal(t.Context(), s.ID, name, tree); err != nil {
+					t.Error(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if _, err := m.Result(ctx, s.ID); err != nil {
+					t.Errorf("after %s: %v", name, err)
+				}
+			})
+		}
+		all.Wait()
+		eventually(t, "all have ended and left nothing", func() bool { // a child may be dying when its parent is dead
+			records, err := m.Processes(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return !slices.ContainsFunc(records, func(p dayfly.Process) bool { return p.Status != dayfly.ProcessExited || p.Processes != 0 })
+		})
 	})
 }

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -38,11 +39,16 @@ func until(t testing.TB, stream dayfly.OutputStream, text string) string {
 
 func (m *machine) start1(t testing.TB, s dayfly.ProcessSpec) dayfly.OutputStream {
 	t.Helper()
-	stream, _, err := m.Start(t.Context(), s, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	stream, _, err := m.Start(ctx, s, nil)
 	if err != nil {
+		cancel()
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = stream.Close() })
+	t.Cleanup(func() {
+		_ = stream.Close()
+		cancel()
+	})
 	return stream
 }
 
