@@ -235,8 +235,8 @@ func (k *call) next() (kind byte, payload []byte, m message, err error) {
 		return kind, payload, m, nil
 	}
 	k.taken += int64(len(payload))
-	if n := bytes.Count(payload, []byte("{")); n > objectsMax {
-		return 0, nil, m, k.broken(fmt.Errorf("%w: a message of %d objects", errFrame, n))
+	if objects, values := bytes.Count(payload, []byte("{")), bytes.Count(payload, []byte(",")); objects > objectsMax || values > valuesMax {
+		return 0, nil, m, k.broken(fmt.Errorf("%w: a message of %d objects and %d values", errFrame, objects, values))
 	}
 	if err := json.Unmarshal(payload, &m); err != nil {
 		return 0, nil, m, k.broken(fmt.Errorf("%w: %w", errFrame, err))
@@ -266,6 +266,7 @@ func (k *call) broken(err error) error {
 // Limits of an answer, against an agent that makes much of little.
 const (
 	objectsMax = 16 << 10 // JSON objects of one message; each may take a hundred times the bytes that it came in
+	valuesMax  = 32 << 10 // its other values, as commas tell them
 	answerMax  = 32 << 20 // bytes of the messages of an answer that is collected before it is given on
 )
 

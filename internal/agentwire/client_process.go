@@ -79,7 +79,7 @@ func (k *call) bytes(n int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind != frameData || len(payload) > n-len(out) {
+		if kind != frameData || len(payload) == 0 || len(payload) > n-len(out) {
 			return nil, k.broken(fmt.Errorf("%w: kind %q in captured output", errFrame, kind))
 		}
 		out = append(out, payload...)

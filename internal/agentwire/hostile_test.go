@@ -23,10 +23,10 @@ const (
 	hostileBytes = 64 << 20  // in use soon after an attack
 	peakBytes    = 512 << 20 // from the system, at most, for all attacks, this test's own included
 	lastBytes    = 16 << 20  // in use after all attacks
-	hostileWait  = 20 * time.Second
+	hostileWait  = time.Minute
 	stallWait    = 200 * time.Millisecond // how long a caller waits for one that stalls
-	floodBytes   = 16 << 20               // taken from an endless stream before its reader leaves
-	callsAtOnce  = 4
+	floodBytes   = 4 << 20                // taken from an endless stream before its reader leaves
+	callsAtOnce  = 2
 )
 
 // sockets gives both ends of a connection as between node and agent.
@@ -195,10 +195,12 @@ func calls(c *Client) map[string]func(ctx context.Context) error {
 				return err
 			}
 			defer w.Close()
-			for range floodBytes >> 8 {
-				if _, err := w.Next(); err != nil {
+			for n := 0; n < floodBytes; {
+				change, err := w.Next()
+				if err != nil {
 					return err
 				}
+				n += len(change.Path) + 64 // what a change costs at least
 			}
 			return nil
 		},
@@ -223,42 +225,43 @@ func TestHostileAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		attack func(net.Conn, *yamux.Stream)
+		stalls bool // only the caller's own patience ends a call
 	}{
-		{"empty messages for ever", endless("", wireJSON(`{}`))},
-		{"data for ever", endless("", wire(frameData, strings.Repeat("x", dataMax)))},
-		{"empty data for ever", endless(wireJSON(`{"files":[%s]}`, file), wire(frameData, ""))},
-		{"a file for ever", endless(wireJSON(`{"files":[%s]}`, file), wire(frameData, strings.Repeat("x", dataMax)))},
-		{"output for ever", endless(wireJSON(process), wire(frameStdout, "\x00\x00\x00\x00\x00\x00\x00\x01x"), wire(frameStderr, "\xff\xff\xff\xff\xff\xff\xff\xffx"))},
-		{"empty output for ever", endless(wireJSON(process), wire(frameStdout, "\x00\x00\x00\x00\x00\x00\x00\x00"))},
-		{"processes for ever", endless("", wireJSON(process))},
-		{"entries for ever", endless("", wireJSON(`{"files":[%s]}`, file))},
-		{"large entries for ever", endless("", wireJSON(`{"files":[{"name":"%s","path":"%s","target":"%s"}]}`, big, big, big))},
-		{"empty entries, as many as fit", endless("", wireJSON(`{"files":[%s]}`, many("{}", jsonMax)))},
-		{"matches for ever", endless("", wireJSON(`{"matches":[{"path":"Lw==","line":1,"column":1,"text":"%s"}]}`, big))},
-		{"empty matches, as many as fit", endless("", wireJSON(`{"matches":[%s]}`, many("{}", jsonMax)))},
-		{"empty lines, as many as fit", endless("", wireJSON(`{"matches":[{"before":[%s]}]}`, many(`""`, jsonMax)))},
-		{"changes for ever", endless(wireJSON(`{}`), wireJSON(`{"change":{"kind":"created","path":"%s"}}`, big))},
-		{"changes of no kind", endless(wireJSON(`{}`), wireJSON(`{"change":{"kind":"?","path":"","type":"?"}}`))},
-		{"a huge head", once(wireJSON(`{"result":{"stdout":{"head":1073741824,"bytes":1073741824}}}`))},
-		{"a negative head", once(wireJSON(`{"result":{"stdout":{"head":-1,"bytes":-1}}}`))},
-		{"a head that never comes", once(wireJSON(`{"result":{"stdout":{"head":16777216,"bytes":16777216}}}`))},
-		{"numbers beyond all", once(wireJSON(`{"process":{"pid":1e400}}`))},
-		{"deep nesting", once(wire(frameJSON, strings.Repeat(`[`, jsonMax-1)))},
-		{"a long error", once(wireJSON(`{"error":{"code":"unauthorized","message":"%s","hint":"%s"}}`, big, big))},
-		{"an unknown frame", once("?\x00\x00\x00\x00")},
-		{"a frame beyond the limit", once("D\xff\xff\xff\xff")},
-		{"half a header", once("J\x00")},
-		{"half a message", once(wireJSON(process)[:20])},
-		{"half a file", once(wireJSON(`{"files":[%s]}`, file) + wire(frameData, "xyz")[:7])},
-		{"nothing at all", once("")},
-		{"the end at once", func(_ net.Conn, s *yamux.Stream) { _ = s.Close() }},
-		{"death in the middle", func(conn net.Conn, s *yamux.Stream) { _, _ = io.WriteString(s, wireJSON(process)); _ = conn.Close() }},
+		{"empty messages for ever", endless("", wireJSON(`{}`)), false},
+		{"data for ever", endless("", wire(frameData, strings.Repeat("x", dataMax))), false},
+		{"empty data for ever", endless(wireJSON(`{"files":[%s]}`, file), wire(frameData, "")), false},
+		{"a file for ever", endless(wireJSON(`{"files":[%s]}`, file), wire(frameData, strings.Repeat("x", dataMax))), false},
+		{"output for ever", endless(wireJSON(process), wire(frameStdout, "\x00\x00\x00\x00\x00\x00\x00\x01x"), wire(frameStderr, "\xff\xff\xff\xff\xff\xff\xff\xffx")), false},
+		{"empty output for ever", endless(wireJSON(process), wire(frameStdout, "\x00\x00\x00\x00\x00\x00\x00\x00")), false},
+		{"processes for ever", endless("", wireJSON(process)), false},
+		{"entries for ever", endless("", wireJSON(`{"files":[%s]}`, file)), false},
+		{"large entries for ever", endless("", wireJSON(`{"files":[{"name":"%s","path":"%s","target":"%s"}]}`, big, big, big)), false},
+		{"empty entries, as many as fit", endless("", wireJSON(`{"files":[%s]}`, many("{}", jsonMax))), false},
+		{"matches for ever", endless("", wireJSON(`{"matches":[{"path":"Lw==","line":1,"column":1,"text":"%s"}]}`, big)), false},
+		{"empty matches, as many as fit", endless("", wireJSON(`{"matches":[%s]}`, many("{}", jsonMax))), false},
+		{"empty lines, as many as fit", endless("", wireJSON(`{"matches":[{"before":[%s]}]}`, many(`""`, jsonMax))), false},
+		{"changes for ever", endless(wireJSON(`{}`), wireJSON(`{"change":{"kind":"created","path":"%s"}}`, big)), false},
+		{"changes of no kind", endless(wireJSON(`{}`), wireJSON(`{"change":{"kind":"?","path":"","type":"?"}}`)), false},
+		{"a huge head", once(wireJSON(`{"result":{"stdout":{"head":1073741824,"bytes":1073741824}}}`)), true},
+		{"a negative head", once(wireJSON(`{"result":{"stdout":{"head":-1,"bytes":-1}}}`)), true},
+		{"a head that never comes", once(wireJSON(`{"result":{"stdout":{"head":16777216,"bytes":16777216}}}`)), true},
+		{"numbers beyond all", once(wireJSON(`{"process":{"pid":1e400}}`)), true},
+		{"deep nesting", once(wire(frameJSON, strings.Repeat(`[`, jsonMax-1))), true},
+		{"a long error", once(wireJSON(`{"error":{"code":"unauthorized","message":"%s","hint":"%s"}}`, big, big)), true},
+		{"an unknown frame", once("?\x00\x00\x00\x00"), true},
+		{"a frame beyond the limit", once("D\xff\xff\xff\xff"), true},
+		{"half a header", once("J\x00"), true},
+		{"half a message", once(wireJSON(process)[:20]), true},
+		{"half a file", once(wireJSON(`{"files":[%s]}`, file) + wire(frameData, "xyz")[:7]), true},
+		{"nothing at all", once(""), true},
+		{"the end at once", func(_ net.Conn, s *yamux.Stream) { _ = s.Close() }, false},
+		{"death in the middle", func(conn net.Conn, s *yamux.Stream) { _, _ = io.WriteString(s, wireJSON(process)); _ = conn.Close() }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var all sync.WaitGroup
 			for name, call := range calls(answering(t, tt.attack)) {
 				for range callsAtOnce {
-					all.Go(func() { endsInTime(t, name, call) })
+					all.Go(func() { endsInTime(t, name, call, tt.stalls) })
 				}
 			}
 			if err := honest.Ping(t.Context()); err != nil {
@@ -285,9 +288,13 @@ func memory() (m runtime.MemStats) {
 // grown is by how much what is in use grew.
 func grown(before runtime.MemStats) int64 { return int64(memory().HeapAlloc) - int64(before.HeapAlloc) }
 
-// endsInTime makes a call and waits for its end; only an agent that stalls needs the caller's own patience.
-func endsInTime(t *testing.T, name string, call func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(t.Context(), stallWait)
+// endsInTime makes a call and waits for its end, which comes by itself unless the agent stalls.
+func endsInTime(t *testing.T, name string, call func(context.Context) error, stalls bool) {
+	patience := 2 * hostileWait
+	if stalls {
+		patience = stallWait
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- call(ctx) }()
@@ -349,20 +356,21 @@ func TestHostileSessions(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		again string
+		fatal bool // the session ends for it
 	}{
-		{"pings", mux(muxPing, muxSYN, 0, 1)},
-		{"answers to no ping", mux(muxPing, ack, 0, 1)},
-		{"streams of its own", mux(muxUpdate, muxSYN, 2, 0)},
-		{"streams with data of its own", mux(muxData, muxSYN, 2, 1) + "x"},
-		{"data of no stream", mux(muxData, 0, 99, 1000) + strings.Repeat("x", 1000)},
-		{"data beyond the window", mux(muxData, ack, 1, windowBytes+1) + strings.Repeat("x", windowBytes+1)},
-		{"windows beyond all", mux(muxUpdate, ack, 1, 0xffffffff)},
-		{"resets", mux(muxUpdate, rst, 1, 0)},
-		{"ends", mux(muxUpdate, fin, 1, 0)},
-		{"farewells", mux(3, 0, 0, 0)},
-		{"an unknown version", "\x09" + mux(muxData, 0, 1, 0)[1:]},
-		{"an unknown type", mux(9, 0, 1, 0)},
-		{"noise", "\xde\xad\xbe\xef"},
+		{"pings", mux(muxPing, muxSYN, 0, 1), true},
+		{"answers to no ping", mux(muxPing, ack, 0, 1), true},
+		{"streams of its own", mux(muxUpdate, muxSYN, 2, 0), true},
+		{"streams with data of its own", mux(muxData, muxSYN, 2, 1) + "x", true},
+		{"data of no stream", mux(muxData, 0, 99, 1000) + strings.Repeat("x", 1000), false},
+		{"data beyond the window", mux(muxData, ack, 1, windowBytes+1) + strings.Repeat("x", windowBytes+1), false},
+		{"windows beyond all", mux(muxUpdate, ack, 1, 0xffffffff), false},
+		{"resets", mux(muxUpdate, rst, 1, 0), false},
+		{"ends", mux(muxUpdate, fin, 1, 0), false},
+		{"farewells", mux(3, 0, 0, 0), false},
+		{"an unknown version", "\x09" + mux(muxData, 0, 1, 0)[1:], true},
+		{"an unknown type", mux(9, 0, 1, 0), true},
+		{"noise", "\xde\xad\xbe\xef", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := greeted(t, func(conn net.Conn) {
@@ -376,9 +384,16 @@ func TestHostileSessions(t *testing.T) {
 			})
 			var all sync.WaitGroup
 			for name, call := range calls(c) {
-				all.Go(func() { endsInTime(t, name, call) })
+				all.Go(func() { endsInTime(t, name, call, true /* it may never answer */) })
 			}
 			all.Wait()
+			if tt.fatal {
+				select {
+				case <-c.Done():
+				case <-time.After(hostileWait):
+					t.Error("the session goes on")
+				}
+			}
 			if err := honest.Ping(t.Context()); err != nil {
 				t.Errorf("another sandbox: %v", err)
 			}
