@@ -41,7 +41,8 @@ type Event struct {
 
 // Limits of a stream.
 const (
-	lineMax = 8 << 20 // bytes of one event on the wire
+	lineMax   = 8 << 20   // bytes of one event on the wire
+	lineUsual = 128 << 10 // nearly all are shorter, and are read where they arrive
 	// resumeFor is how long a broken stream is taken up again without any progress: a server's restart fits in.
 	resumeFor = 45 * time.Second
 	// leaveMax is how long the server may take to end an answer after the exit event.
@@ -121,7 +122,7 @@ func (st *Stream) connect(k call) error {
 	body := watch(resp.Body)
 	st.body = body
 	context.AfterFunc(st.ctx, func() { _ = body.Close() }) // so that Close frees it while Next is not being called
-	st.lines = bufio.NewReaderSize(st.body, 64<<10)
+	st.lines = bufio.NewReaderSize(st.body, lineUsual)
 	st.last = time.Now()
 	return nil
 }
@@ -228,6 +229,11 @@ func (st *Stream) fill() error {
 	}
 	if err != nil {
 		return err
+	}
+	if kind, offset, data, ok := outputLine(line); ok {
+		st.last = time.Now()
+		st.output(kind, offset, data)
+		return nil
 	}
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -340,11 +346,15 @@ func processHint(id string) string {
 // errEnd is the end of an answer after a whole line. It is unexpected where only an exit event ends a stream.
 var errEnd = fmt.Errorf("the answer ended: %w", io.ErrUnexpectedEOF)
 
-// readLine reads one line without its end. A last line that was cut is io.ErrUnexpectedEOF, the end of the answer is errEnd.
+// readLine reads one line with its end, valid until the next. A last line that was cut is io.ErrUnexpectedEOF, the end of the answer
+// is errEnd.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := r.ReadSlice('\n')
+		if err == nil && line == nil {
+			return part, nil
+		}
 		line = append(line, part...)
 		switch {
 		case err == nil:
