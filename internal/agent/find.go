@@ -23,26 +23,35 @@ func (a *Agent) Find(ctx context.Context, q dayfly.FindQuery) ([]dayfly.FileInfo
 	if err := f.check(); err != nil {
 		return nil, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeMax)
-	defer cancel()
 	var findErr error
 	err = a.threads.long(ctx, a.fileRights(), func() {
-		var fd int
-		if fd, findErr = open(unix.AT_FDCWD, abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0); findErr == nil {
+		f.truncated, findErr = within(ctx, func(ctx context.Context) error {
+			fd, err := open(unix.AT_FDCWD, abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
 			defer unix.Close(fd)
-			findErr = f.walk(ctx, fd, f.visit, f.unread)
-		}
+			return f.walk(ctx, fd, f.visit, f.unread)
+		})
 	})
 	if err == nil {
-		err = findErr
-	}
-	if err == context.DeadlineExceeded && context.Cause(ctx) == err && f.begun {
-		f.truncated, err = true, nil
+		err = fileError(q.Path, findErr)
 	}
 	if err != nil {
-		return nil, false, fileError(q.Path, err)
+		return nil, false, err
 	}
-	return f.entries, f.truncated, nil
+	return f.entries, f.truncated || f.more, nil
+}
+
+// within gives do the time that a search or find may take. over: it was used up.
+func within(ctx context.Context, do func(context.Context) error) (over bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, lookTimeMax)
+	defer cancel()
+	err = do(limited)
+	if err == context.DeadlineExceeded && ctx.Err() == nil {
+		return true, nil
+	}
+	return false, err
 }
 
 // lookup is what search and find have in common: which names they come to.
@@ -52,12 +61,10 @@ type lookup struct {
 	hidden  bool
 	include globs
 	exclude globs
-	begun   bool
 }
 
 // walk visits what is below an open directory and neither hidden nor excluded.
 func (l *lookup) walk(ctx context.Context, fd int, visit func(*walked) (bool, error), unread func(string, error)) error {
-	l.begun = true
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -100,7 +107,8 @@ type finder struct {
 	q         dayfly.FindQuery
 	entries   []dayfly.FileInfo
 	last      string // path below the root of the last entry
-	truncated bool
+	more      bool   // there is one more than fits
+	truncated bool   // the time was used up
 }
 
 // check refuses what cannot be looked for.
@@ -141,7 +149,7 @@ func (f *finder) visit(w *walked) (enter bool, err error) {
 		return enter, nil
 	}
 	if len(f.entries) == f.q.Limit {
-		f.truncated = true
+		f.more = true
 		return false, errStop
 	}
 	if info.Type == dayfly.FileSymlink {

@@ -10,8 +10,8 @@ import (
 
 // Limits of globs.
 const (
-	globMax     = 1 << 10 // bytes of one
-	globAltsMax = 64      // patterns that the braces of one stand for
+	globMax     = 512 // bytes of one
+	globAltsMax = 128 // patterns that all of a query stand for, with those of their braces
 )
 
 // globs are patterns of names or of paths below a directory. A name matches when one of them does. Beside what path.Match knows
@@ -35,6 +35,7 @@ func parseGlobs(what string, patterns []string) (globs, error) {
 			return nil, dayfly.Errorf(dayfly.CodeInvalid, "%s: a glob has 1 to %d bytes", what, globMax)
 		}
 		alts, ok := expandBraces(nil, p)
+		ok = ok && len(all)+len(alts) <= globAltsMax
 		for _, alt := range alts {
 			g, valid := parseGlob(alt)
 			if ok = ok && valid; ok {
@@ -43,7 +44,7 @@ func parseGlobs(what string, patterns []string) (globs, error) {
 		}
 		if !ok {
 			return nil, dayfly.Errorf(dayfly.CodeInvalid, "%s: %q is not a glob", what, p).
-				WithHint("there are * ? [a-z] [!a-z] {a,b} ** and \\ before a character that means itself; braces may stand for 64 patterns at most")
+				WithHint("there are * ? [a-z] [!a-z] {a,b} ** and \\ before a character that means itself; all globs and their braces together may stand for 128 patterns")
 		}
 	}
 	return all, nil

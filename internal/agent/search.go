@@ -27,20 +27,21 @@ func (a *Agent) Search(ctx context.Context, q dayfly.SearchQuery) (dayfly.Search
 	if err != nil {
 		return dayfly.SearchResult{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeMax)
-	defer cancel()
-	s.ctx = ctx
+	var over bool
 	var searchErr error
-	err = a.threads.long(ctx, a.fileRights(), func() { searchErr = s.search(abs) })
+	err = a.threads.long(ctx, a.fileRights(), func() {
+		over, searchErr = within(ctx, func(ctx context.Context) error {
+			s.ctx = ctx
+			return s.search(abs)
+		})
+	})
 	if err == nil {
-		err = searchErr
-	}
-	if err == context.DeadlineExceeded && context.Cause(ctx) == err && s.begun {
-		s.res.Truncated, err = true, nil
+		err = fileError(q.Path, searchErr)
 	}
 	if err != nil {
-		return dayfly.SearchResult{}, fileError(q.Path, err)
+		return dayfly.SearchResult{}, err
 	}
+	s.res.Truncated = s.res.Truncated || over
 	return s.res, nil
 }
 
@@ -85,11 +86,9 @@ func (s *searcher) search(abs string) error {
 	}
 	defer unix.Close(fd)
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		s.begun = true
 		return s.content(fd, s.root, &st)
 	}
-	err = s.walk(s.ctx, fd, s.visit, func(string, error) { s.res.Skipped++ })
-	return err
+	return s.walk(s.ctx, fd, s.visit, func(string, error) { s.res.Skipped++ })
 }
 
 // visit searches one name of a walk.
