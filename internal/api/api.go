@@ -98,9 +98,9 @@ type server struct {
 // Handler is the whole API.
 type Handler struct{ *server }
 
-// Drain ends what would never end by itself, attached terminals and watches of files, with an error that tells their clients to
-// come back, and waits for the terminals until ctx ends: an http.Server's Shutdown does not know them. Their processes go on.
-// Nobody can attach any more.
+// Drain ends what may never end by itself and can be taken up again (attached terminals, followed output, watches of files) with
+// an error that tells its client to come back, and waits for the terminals until ctx ends: an http.Server's Shutdown does not know
+// them. Their processes go on. Nobody can attach any more.
 func (h *Handler) Drain(ctx context.Context) error { return h.residents.leave(ctx) }
 
 // New makes the handler of the whole API. It starts nothing in the background.

@@ -307,9 +307,12 @@ func TestDrainEndsAttachments(t *testing.T) {
 	w := b.attach(t, id, pid, "")
 	w.event("start")
 	w.until(1, "hi")
-	watching := make(chan answer)
+	watching, followed := make(chan answer), make(chan answer)
+	go func() {
+		followed <- b.get("/v1/sandboxes/" + id + "/processes/" + pid + "/output?follow=true&stdout_offset=1")
+	}()
 	go func() { watching <- b.get("/v1/sandboxes/" + id + "/files/watch?path=.") }()
-	for b.node.machine(id).waiting() < 2 {
+	for b.node.machine(id).waiting() < 3 {
 		time.Sleep(time.Millisecond)
 	}
 	drained := make(chan error, 1)
@@ -326,6 +329,11 @@ func TestDrainEndsAttachments(t *testing.T) {
 	}
 	if all := parseEvents(t, (<-watching).ok(t, 200)); kinds(all) != "start error" || all[1]["error"].(map[string]any)["type"] != "unavailable" {
 		t.Errorf("the watch: %v", all)
+	}
+	all := parseEvents(t, (<-followed).ok(t, 200))
+	last := all[len(all)-1]["error"].(map[string]any)
+	if next := last["details"].(map[string]any)["stdout_offset"]; last["type"] != "unavailable" || next != 1.0 && next != 3.0 {
+		t.Errorf("the output: %v", all)
 	}
 	if _, resp, err := b.dial(t.Context(), id, pid, ""); err == nil || resp.StatusCode != 503 {
 		t.Errorf("after it: %v, %v", resp, err)

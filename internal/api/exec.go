@@ -88,7 +88,7 @@ func execStream(c *call, id string, e execution, format format) error {
 	if err != nil {
 		return err
 	}
-	return c.follow(followed{id: out.Value.Process.ID, stream: out.Value.Stream, leave: leave, toEnd: true, replayed: out.Replayed}, format)
+	return c.follow(followed{id: out.Value.Process.ID, stream: out.Value.Stream, ctx: ctx, leave: leave, toEnd: true, replayed: out.Replayed}, format)
 }
 
 // input is the command's standard input, or nil.

@@ -111,7 +111,9 @@ func parseEvents(t *testing.T, a answer) []map[string]any {
 func kinds(events []map[string]any) string {
 	var out []string
 	for _, e := range events {
-		out = append(out, e["type"].(string))
+		if e["type"] != "ping" { // on a busy host there may be one anywhere
+			out = append(out, e["type"].(string))
+		}
 	}
 	return strings.Join(out, " ")
 }

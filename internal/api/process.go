@@ -176,14 +176,14 @@ func followOutput(c *call, r resumption) error {
 		}
 		r.from = at
 	}
-	ctx, leave := context.WithCancelCause(c.ctx())
-	defer leave(nil)
+	ctx, leave, done := c.untilStop() // whoever follows comes back, so he need not hold up a server that stops
+	defer done()
 	stream, err := m.Output(ctx, id, r.from, r.follow)
 	if err != nil {
 		return err
 	}
 	format, _ := streamFormat(c.r.Header)
-	return c.follow(followed{id: id, stream: stream, leave: leave, from: r.from, toEnd: r.follow}, format)
+	return c.follow(followed{id: id, stream: stream, ctx: ctx, leave: leave, from: r.from, toEnd: r.follow}, format)
 }
 
 // awaitMax bounds a wait, awaitDefault is how long it takes at most unless asked.

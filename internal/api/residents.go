@@ -7,7 +7,7 @@ import (
 	"dayfly.dev/dayfly"
 )
 
-// errStopping ends what would never end by itself when the server stops.
+// errStopping ends what may never end by itself when the server stops.
 var errStopping = dayfly.Errorf(dayfly.CodeUnavailable, "the server is stopping; commands go on").
 	WithHint("come back in a moment and go on where this ended")
 

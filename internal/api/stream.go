@@ -50,7 +50,8 @@ type held struct {
 type followed struct {
 	id       string // of the process
 	stream   dayfly.OutputStream
-	leave    context.CancelCauseFunc // ends stream's Next
+	ctx      context.Context         // of stream
+	leave    context.CancelCauseFunc // ends ctx, and with it stream's Next
 	from     dayfly.Offsets
 	toEnd    bool // the stream must end in the command's exit
 	replayed bool
@@ -68,7 +69,9 @@ func (c *call) follow(f followed, format format) error {
 	defer stop()
 	err := e.tell(f)
 	if err != nil {
-		err = e.ended(err)
+		if err = e.ended(err); errors.Is(context.Cause(f.ctx), errStopping) {
+			err = resumeAt(errStopping, e.id, e.next)
+		}
 		_ = errors.Join(e.flushHeld(dayfly.OutputStdout), e.flushHeld(dayfly.OutputStderr)) // not to a client that is gone or cut
 	}
 	detach() // now: the client may still take its time with what is on its way
