@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"golang.org/x/sync/semaphore"
 )
 
 // helloTimeout bounds the hello when the context has no earlier end.
@@ -21,8 +22,9 @@ const helloTimeout = 30 * time.Second
 type Client struct {
 	session  *yamux.Session
 	version  int
-	features []string       // of the agent
-	closing  sync.WaitGroup // streams being opened or closed
+	features []string            // of the agent
+	sending  *semaphore.Weighted // bytes of requests that are being sent
+	closing  sync.WaitGroup      // streams being opened or closed
 }
 
 var _ Machine = (*Client)(nil)
@@ -49,7 +51,7 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("start session with agent: %w", err)
 	}
-	return &Client{session: session, version: version, features: features}, nil
+	return &Client{session: session, version: version, features: features, sending: semaphore.NewWeighted(sendingMax)}, nil
 }
 
 // greet says hello and gives what the agent answered: the version that both ends speak and its features.
@@ -94,6 +96,13 @@ type call struct {
 	bodyErr error // why the body could not be read from the caller
 }
 
+// Limits of what is being sent to an agent. One that takes nothing keeps what was begun, also when its callers have left, until it
+// takes it or the session ends; further callers wait.
+const (
+	sendingMax  = 64 << 20 // bytes
+	sendingEach = 64 << 10 // counted for each request beside its byte strings
+)
+
 // open sends a request, and in the background its body (or nil). It returns when the request is out or ctx ends.
 func (c *Client) open(ctx context.Context, req request, params []string, body io.Reader) (*call, error) {
 	req, err := req.suit(c.features)
@@ -108,6 +117,10 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", req.Op, err)
 	}
+	weight := int64(len(packed) + sendingEach)
+	if err := c.sending.Acquire(ctx, weight); err != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
 	type opened struct {
 		stream *yamux.Stream
 		err    error
@@ -116,7 +129,8 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	c.closing.Add(1)
 	go func() {
 		defer c.closing.Done()
-		s, err := c.send(req, packed)
+		s, err := c.send(ctx, req, packed)
+		c.sending.Release(weight)
 		select {
 		case done <- opened{s, err}:
 		case <-left:
@@ -127,6 +141,9 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	}()
 	select {
 	case o := <-done:
+		if o.err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %w", req.Op, ctx.Err())
+		}
 		if o.err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", req.Op, ErrLost, o.err)
 		}
@@ -137,12 +154,14 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	}
 }
 
-// send opens a stream and writes the request.
-func (c *Client) send(req request, packed []byte) (*yamux.Stream, error) {
+// send opens a stream and writes the request. When ctx ends it stops waiting for room on the stream.
+func (c *Client) send(ctx context.Context, req request, packed []byte) (*yamux.Stream, error) {
 	s, err := c.session.OpenStream()
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = s.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
 	w := newFrameWriter(s)
 	err = w.json(req)
 	if err == nil {

@@ -401,3 +401,62 @@ func TestHostileSessions(t *testing.T) {
 	}
 	backTo(t, "goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
+
+// TestAgentThatTakesNothing: requests that an agent does not take cost bounded memory, and nothing once it is gone.
+func TestAgentThatTakesNothing(t *testing.T) {
+	const requests, each = 100, 4 << 20
+	honest := connectNothing(t)
+	if err := honest.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before, goroutines := memory(), runtime.NumGoroutine()
+	for _, tt := range []struct {
+		name  string
+		serve func(conn net.Conn)
+	}{
+		{"reads no stream", func(conn net.Conn) {
+			session, err := yamux.Server(conn, muxConfig())
+			if err != nil {
+				return
+			}
+			defer session.Close()
+			<-session.CloseChan()
+		}},
+		{"takes streams and reads nothing of them", func(conn net.Conn) {
+			session, err := yamux.Server(conn, muxConfig())
+			if err != nil {
+				return
+			}
+			defer session.Close()
+			for {
+				if _, err := session.AcceptStream(); err != nil {
+					return
+				}
+			}
+		}},
+		{"reads nothing at all", func(net.Conn) {}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := greeted(t, tt.serve)
+			for range requests {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				spec := dayfly.ProcessSpec{ID: "pr1", Command: strings.Repeat("x", each)}
+				if _, err := c.Run(ctx, spec, nil); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v", err)
+				}
+				cancel()
+			}
+			if held := grown(before); held > 2*sendingMax { // what is being sent, and copies of it
+				t.Errorf("the node holds %d MiB", held>>20)
+			}
+			if n := runtime.NumGoroutine() - goroutines; n > 2*requests {
+				t.Errorf("%d goroutines more", n)
+			}
+			if err := honest.Ping(t.Context()); err != nil {
+				t.Errorf("another sandbox: %v", err)
+			}
+		})
+	}
+	backTo(t, "goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
+	backTo(t, "memory", func() bool { return grown(before) <= lastBytes })
+}
