@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -80,7 +79,7 @@ func (a *app) attachPlain(ctx context.Context, sandbox *sdk.Sandbox, p sdk.Proce
 	}()
 	defer beforeExit(ctx, r.kill)()
 	if in := a.input(); in != nil && !noStdin && p.Status == sdk.ProcessRunning {
-		go a.feed(running, sandbox, p.ID, in) // ends with the command, or with a read that nobody can end
+		go func() { _ = sandbox.PipeStdin(running, p.ID, in) }() // ends with the command, or with a read that nobody can end
 	}
 	exit, err := (&follower{app: a, sandbox: sandbox}).events(stream)
 	close(r.done)
@@ -92,23 +91,4 @@ func (a *app) attachPlain(ctx context.Context, sandbox *sdk.Sandbox, p sdk.Proce
 		return quiet(exitSignal + int(signalOf(ctx)))
 	}
 	return err
-}
-
-// feedBuffer is how much input is read at once, in bytes.
-const feedBuffer = 64 << 10
-
-// feed passes input on until it ends or the command reads no more.
-func (a *app) feed(ctx context.Context, sandbox *sdk.Sandbox, process string, in io.Reader) {
-	buf := make([]byte, feedBuffer)
-	for ctx.Err() == nil {
-		n, err := in.Read(buf)
-		if n > 0 || err == io.EOF {
-			if sandbox.WriteStdin(ctx, process, buf[:n], err == io.EOF) != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
 }

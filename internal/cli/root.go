@@ -124,7 +124,7 @@ func Execute(root *cobra.Command, args []string) int {
 	}
 	output, _ := root.PersistentFlags().GetString(FlagOutput)
 	code := report(root.ErrOrStderr(), err, output == outputJSON)
-	if code == exitUsage && slices.Contains(passThrough, cmd.Name()) {
+	if code == exitUsage && err.Error() != "" && slices.Contains(passThrough, cmd.Name()) {
 		return exitDayfly // 2 would look like the command's own code
 	}
 	return code

@@ -27,6 +27,8 @@ func TestRun(t *testing.T) {
 	}{
 		{"both outputs", []string{"run", "--", "sh", "-c", "echo out; echo err >&2"}, "", 0, "out\n", "err\n"},
 		{"exit code", []string{"run", "sh", "-c", "exit 7"}, "", 7, "", ""},
+		{"exit code 2, which is not a wrong use of run", []string{"run", "sh", "-c", "exit 2"}, "", 2, "", ""},
+		{"exit code 1", []string{"run", "sh", "-c", "exit 1"}, "", 1, "", ""},
 		{"flags of the command", []string{"run", "echo", "-n", "--keep"}, "", 0, "--keep", ""},
 		{"stdin", []string{"run", "--", "cat"}, "a\x00\xff\n", 0, "a\x00\xff\n", ""},
 		{"no stdin", []string{"run", "-n", "--", "cat"}, "lost", 0, "", ""},
