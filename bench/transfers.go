@@ -57,7 +57,7 @@ func measureTransfer(ctx context.Context, s *server, box *sdk.Sandbox) ([]figure
 	if err != nil {
 		return nil, err
 	}
-	before, err := statusKiB(pid, "VmRSS")
+	before, err := resetPeak(pid)
 	if err != nil {
 		return nil, err
 	}
