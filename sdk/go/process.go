@@ -184,8 +184,8 @@ func (s *Sandbox) Resize(ctx context.Context, process string, size TerminalSize)
 	return s.processCall(ctx, call{method: http.MethodPost, path: s.processPath(process) + "/resize", json: size})
 }
 
-// WriteStdin gives a command input, which is delivered once even when the connection breaks; end closes its input after that.
-// It blocks while the command does not read. CodeConflict: it reads no more. CodeGone: it has ended.
+// WriteStdin gives a command input; end closes its input after that. It blocks while the command does not read. Input is never
+// delivered twice: CodeUnreachable says that the connection broke and some of p may have arrived. CodeConflict: it reads no more. CodeGone: it has ended.
 func (s *Sandbox) WriteStdin(ctx context.Context, process string, p []byte, end bool) error {
 	for first := true; first || len(p) > 0; first = false {
 		n := min(len(p), stdinChunk)
@@ -202,7 +202,7 @@ func (s *Sandbox) writeStdin(ctx context.Context, process string, p []byte, end 
 		method: http.MethodPost, path: s.processPath(process) + "/stdin",
 		header:   http.Header{"Content-Type": {"application/octet-stream"}},
 		body:     func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
-		patience: resumeFor, repeatable: true,
+		patience: resumeFor, repeatable: true, deliver: len(p) > 0,
 	}
 	if end {
 		k.query = url.Values{"close": {"true"}}

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// stdinChunk is how much input travels in one request at most, in bytes. Each has an idempotency key, so that one whose answer
-	// was lost is delivered once.
+	// stdinChunk is how much input travels in one request at most, in bytes.
 	stdinChunk = 1 << 20
 	stdinRead  = 64 << 10 // bytes read of the caller's reader at once
 )
 
 // PipeStdin passes r to a command until r ends, whose end closes the command's input, or the command reads no more, which is no
-// failure: its exit says the rest. It may leave a Read of r's behind that blocks beyond the end of the command.
+// failure: its exit says the rest. Input is never delivered twice; see WriteStdin. It may leave a Read of r's behind that blocks beyond the end of the command.
 func (s *Sandbox) PipeStdin(ctx context.Context, process string, r io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
