@@ -54,6 +54,7 @@ faults-binary: agent
 
 ## test-vm: bin/dayfly in a Debian 12 guest: kernel 6.1, systemd, pure cgroup v2 (software emulation: about 5 minutes)
 test-vm: build
+	go test -c -o bin/disk.test ./internal/disk/btrfs
 	@scripts/root.sh test/vm/run.sh
 
 ## demo: the main job on real input, step by step, then a crash, and 0 left

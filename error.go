@@ -18,6 +18,7 @@ const (
 	CodeNotFound         Code = "not_found"
 	CodeFileNotFound     Code = "file_not_found"
 	CodeMethodNotAllowed Code = "method_not_allowed"
+	CodeSlowReader       Code = "slow_reader"
 	CodeConflict         Code = "conflict"
 	CodeFileConflict     Code = "file_conflict"
 	CodeNotRunning       Code = "sandbox_not_running"

@@ -16,6 +16,9 @@ const (
 	LeaseCeiling = 24 * time.Hour // total life of a sandbox, from its acceptance; the operator may lower it
 )
 
+// AgentLate is how late the clock inside a machine is by design: the host, which is the authority, shall be first.
+const AgentLate = 2 * time.Second
+
 // Lease is the promise that a sandbox ends: all times are CLOCK_BOOTTIME of the boot BootID on the sandbox's host.
 type Lease struct {
 	BootID   string
@@ -63,6 +66,11 @@ func (l Lease) Extend(now Instant, d time.Duration) (extended Lease, clamped boo
 
 // Granted is the whole life that the lease grants, counted from birth. It only grows. The agent's own clock runs on it.
 func (l Lease) Granted() time.Duration { return l.Deadline - l.Born }
+
+// AgentEnds is when, at the earliest, the clock inside the machine ends it if nobody else does: it counts whole seconds.
+func (l Lease) AgentEnds() time.Duration {
+	return l.Born + l.Granted().Truncate(time.Second) + AgentLate
+}
 
 // WallAt translates a boot time to wall clock as now sees it. It is meaningless for another boot than now's.
 func (now Instant) WallAt(boot time.Duration) time.Time { return now.Wall.Add(boot - now.Boot) }

@@ -57,8 +57,10 @@ type ProcessSpec struct {
 	// Terminal runs the command on a pseudo terminal of this size, which is its standard input and output at once: all output is
 	// stdout, and stdin stays open. nil means pipes.
 	Terminal *TerminalSize
-	Restart  Restart // empty means RestartNever
-	Restarts int     // at most so often, 1–RestartsMax; 0 means RestartsDefault
+	// Restart is empty for RestartNever. What a failed try left running is killed before the next one. The timeout covers all tries,
+	// the given input is for the first; a signal that ends processes (TERM, KILL, INT, QUIT, ABRT, or the one it died of) ends them all.
+	Restart  Restart
+	Restarts int // at most so often, 1–RestartsMax; 0 means RestartsDefault
 	// Follow: output is slowed to the pace of its attached reader instead of dropping the middle of it.
 	Follow bool
 	// OpenStdin: stdin stays open after the given input ended, until a later write closes it.
@@ -79,7 +81,7 @@ const (
 // Process is the agent's record of one command.
 type Process struct {
 	ID           string
-	PID          int // inside the sandbox
+	PID          int // inside the sandbox; 0 while it rests between two tries
 	Status       ProcessStatus
 	Name         string
 	Command      string        // as given, or the argv joined by spaces, cut to 4 KiB

@@ -12,7 +12,8 @@ const (
 	SearchPatternMax   = 4 << 10 // bytes
 )
 
-// SearchQuery looks for text in the files below a path, as grep does.
+// SearchQuery looks for text in the files below a path, as grep does. Links are not followed, and what the kernel makes up (/proc,
+// /sys) is entered only where Path is in it. A line ends with LF or CR LF.
 type SearchQuery struct {
 	Path       string // a file or a directory
 	Pattern    string // a regular expression in RE2's syntax, of one line
@@ -40,11 +41,12 @@ type SearchMatch struct {
 type SearchResult struct {
 	Matches   []SearchMatch
 	Files     int64 // searched
-	Skipped   int64 // binary, unreadable or not regular
+	Skipped   int64 // binary, unreadable (a directory is one) or not regular
 	Truncated bool  // there are more matches, or the time or work that one search may take was used up
 }
 
-// FindQuery looks for entries below a directory, as find does. Zero fields do not restrict.
+// FindQuery looks for entries below a directory, as find does, and goes where a search goes. Zero fields do not restrict; a size
+// restricts to files.
 type FindQuery struct {
 	Path           string
 	Names          []string // globs of base names, or of paths below Path where they hold a slash; any of them

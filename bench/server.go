@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
 // server is a Dayfly server of our own on a data directory of its own.
@@ -63,6 +65,11 @@ func (s *server) stop() {
 		return
 	}
 	_ = os.RemoveAll(s.data)
+}
+
+// client is the SDK's, for what users move through it.
+func (s *server) client() (*sdk.Client, error) {
+	return sdk.New(sdk.Options{URL: s.url, APIKey: s.key, DataDir: s.data})
 }
 
 // call makes one request and decodes the answer into out (or drops it for nil).

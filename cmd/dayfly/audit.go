@@ -15,6 +15,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cli"
+	"dayfly.dev/dayfly/internal/clock"
 	"dayfly.dev/dayfly/internal/node"
 	"dayfly.dev/dayfly/internal/store"
 	sdk "dayfly.dev/dayfly/sdk/go"
@@ -83,11 +84,16 @@ func audit(ctx context.Context, cfg config) ([]node.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	recent := func(id string) (time.Time, bool) {
-		sb, err := db.Sandbox(ctx, "", id)
-		return sb.Times.EndedAt, err == nil && sb.Status.Ended()
+	host, err := clock.NewHost()
+	if err != nil {
+		return nil, err
 	}
-	found, err := node.Survey(ctx, list, records, recent, time.Now())
+	ago := func(id string) (time.Duration, bool) {
+		sb, err := db.Sandbox(ctx, "", id)
+		now := host.Now()
+		return now.Boot - sb.Times.EndedBoot, err == nil && sb.Status.Ended() && sb.Lease.BootID == now.BootID
+	}
+	found, err := node.Survey(ctx, list, records, ago)
 	if err != nil {
 		return nil, err
 	}

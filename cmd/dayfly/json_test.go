@@ -22,7 +22,7 @@ func TestJSONHasEveryField(t *testing.T) {
 	}{
 		{"audit", func(cmd *cobra.Command) error { return printAudit(cmd, nil, nil) }, []string{"counts", "objects", "unaccounted"}},
 		{"doctor", func(cmd *cobra.Command) error { return report(cmd, []finding{ok("root", "yes")}) }, []string{"checks"}},
-		{"status", func(cmd *cobra.Command) error { return printServer(cmd, cfg) }, []string{"data", "key_file", "pid", "running", "url", "version"}},
+		{"status", func(cmd *cobra.Command) error { return printServer(cmd, cfg) }, []string{"data", "degraded", "key_file", "pid", "problems", "running", "url", "version"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -11,5 +11,5 @@ type leases struct{ *warden.Guard }
 // Ended implements node.Leases.
 func (l leases) Ended(id string) (node.LeaseEnd, bool, error) {
 	e, ok, err := l.Guard.Ended(id)
-	return node.LeaseEnd{BootID: e.BootID, Boot: e.Boot, Expired: e.Cause == warden.CauseLeaseExpired}, ok, err
+	return node.LeaseEnd{BootID: e.BootID, Boot: e.Boot, Expired: e.Cause == warden.CauseLeaseExpired, Found: e.Cause == warden.CauseFound}, ok, err
 }

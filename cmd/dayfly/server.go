@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -116,7 +117,8 @@ func serve(ctx context.Context, cfg config) error {
 	undo.Add(plane.Close)
 	figures.Watch(metrics.Sources{Sandboxes: plane.Count, Pool: h.pool, Warden: h.guard.Alive})
 
-	srv := api.NewServer(api.New(plane, api.Options{Log: log, Version: version, Metrics: figures.Handler()}), log)
+	edge := api.New(plane, api.Options{Log: log, Version: version, Metrics: figures.Handler()})
+	srv := api.NewServer(edge, log)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(api.Limit(listener, connectionsMax())) }()
 	undo.Add(func() { _ = srv.Close() })
@@ -138,7 +140,7 @@ func serve(ctx context.Context, cfg config) error {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
 	}
-	return drain(plane, srv, log)
+	return drain(plane, edge, srv, log)
 }
 
 // connectionsMax leaves half of this process's descriptors to the machines.
@@ -165,12 +167,19 @@ func firstStart(ctx context.Context, cfg config, h *host, plane *control.Plane, 
 }
 
 // drain refuses new work and lets short requests finish. Long ones are cut: their processes go on and can be resumed.
-func drain(plane *control.Plane, srv *http.Server, log *slog.Logger) error {
+func drain(plane *control.Plane, edge *api.Handler, srv *http.Server, log *slog.Logger) error {
 	log.Info("stopping; sandboxes go on")
 	notify(notifyStopping)
 	plane.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
+	var attached sync.WaitGroup
+	attached.Go(func() {
+		if err := edge.Drain(ctx); err != nil {
+			log.Warn("clients are still attached; they are cut", "error", err)
+		}
+	})
+	defer attached.Wait()
 	if err := srv.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("stop serving: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cli"
+	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
 // Waits of up and down.
@@ -166,9 +168,11 @@ func absolute(path string) string {
 func printServer(cmd *cobra.Command, cfg config) error {
 	info, running := runningServer(cfg.Data)
 	keyPath := filepath.Join(cfg.Data, adminKeyFile)
+	ready := readinessOf(cmd.Context(), info)
 	if asJSON(cmd) {
 		return cli.WriteJSON(cmd.OutOrStdout(), map[string]any{
 			"running": running, "url": info.URL, "pid": info.PID, "version": info.Version, "data": cfg.Data, "key_file": keyPath,
+			"problems": ready.Problems, "degraded": ready.Degraded,
 		})
 	}
 	out := cmd.OutOrStdout()
@@ -181,7 +185,36 @@ func printServer(cmd *cobra.Command, cfg config) error {
 		return nil
 	}
 	fmt.Fprintf(out, "URL   %s\nKey   %s\nData  %s\nPID   %d\n", info.URL, keyPath, cfg.Data, info.PID)
+	for _, p := range ready.Problems {
+		fmt.Fprintf(out, "problem: %s: %s\n", p.Component, p.Message)
+	}
+	for _, s := range ready.Degraded {
+		fmt.Fprintf(out, "stuck: sandbox %s: %s fails since %s and is tried again (%d times so far)\n", s.Sandbox, s.Step,
+			s.Since.Local().Format(time.DateTime), s.Tries)
+	}
 	return nil
+}
+
+// readinessMax is how long a server may take to say how it is.
+const readinessMax = 3 * time.Second
+
+// readinessOf asks a server how it is. One that cannot be asked says nothing.
+func readinessOf(ctx context.Context, info serverInfo) sdk.Readiness {
+	var ready sdk.Readiness
+	if info.URL != "" {
+		ctx, cancel := context.WithTimeout(ctx, readinessMax)
+		defer cancel()
+		if client, err := sdk.New(sdk.Options{URL: info.URL}); err == nil {
+			ready, _ = client.Ready(ctx)
+		}
+	}
+	if ready.Problems == nil {
+		ready.Problems = []sdk.Problem{}
+	}
+	if ready.Degraded == nil {
+		ready.Degraded = []sdk.Stuck{}
+	}
+	return ready
 }
 
 // downResult is the end of a server with -o json.

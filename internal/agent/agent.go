@@ -62,7 +62,10 @@ type Agent struct {
 	threads  *threads
 	null     *os.File      // standard input of commands that were given none; nil when the machine has no /dev/null
 	disk     chan struct{} // slots for blocking reads and writes of files
+	watches  chan struct{} // slots for watches
 	idle     *idler
+	oom      *oomLedger
+	ports    *portWatch
 	buffers  sync.Pool // of the pumps, so that a silent background child holds none
 	passwd   accountFile
 	group    accountFile
@@ -110,7 +113,7 @@ func newAgent(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, children: kids, table: newTable(retainBytes(cfg.MemoryBytes)), threads: newThreads(cfg.SwitchUser),
-		disk: make(chan struct{}, diskSlots), idle: newIdler(), warm: make(chan struct{}),
+		disk: make(chan struct{}, diskSlots), watches: make(chan struct{}, watchStreamsMax), idle: newIdler(), oom: newLedger(cfg.OOMEvents), ports: newPortWatch(), warm: make(chan struct{}),
 		buffers: sync.Pool{New: func() any { return new([pumpBuffer]byte) }},
 		passwd:  accountFile{name: "/etc/passwd"}, group: accountFile{name: "/etc/group"},
 	}

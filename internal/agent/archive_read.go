@@ -21,8 +21,8 @@ const (
 	archiveBuf = 64 << 10
 )
 
-// ReadArchive implements agentwire.Machine. Names are relative to the directory; links stay links; what is neither file,
-// directory nor link is left out. A file that cannot be read fails the archive: it never lacks something silently.
+// ReadArchive implements agentwire.Machine. Names are relative to the directory; links stay links, holes stay
+// holes; what is neither file, directory nor link is left out. A file that cannot be read fails the archive: it never lacks something silently.
 func (a *Agent) ReadArchive(ctx context.Context, name string) (io.ReadCloser, error) {
 	abs, err := absolute(a.cfg.User.Home, name)
 	if err != nil {
@@ -98,7 +98,8 @@ func openArchived(abs string) (int, unix.Stat_t, error) {
 // packer writes one archive.
 type packer struct {
 	ctx    context.Context
-	tw     *tar.Writer
+	out    *bufio.Writer
+	tw     *tar.Writer // to out
 	linked map[inode]string
 	buf    []byte
 }
@@ -108,7 +109,7 @@ type inode struct{ dev, ino uint64 }
 // pack writes the archive of an open file or directory, which it closes.
 func pack(ctx context.Context, w io.Writer, fd int, abs string, st unix.Stat_t) error {
 	out := bufio.NewWriterSize(w, archiveBuf)
-	p := &packer{ctx: ctx, tw: tar.NewWriter(out), linked: make(map[inode]string), buf: make([]byte, archiveBuf)}
+	p := &packer{ctx: ctx, out: out, tw: tar.NewWriter(out), linked: make(map[inode]string), buf: make([]byte, archiveBuf)}
 	f := os.NewFile(uintptr(fd), abs)
 	defer f.Close()
 	var err error
@@ -209,6 +210,9 @@ func (p *packer) file(f *os.File, rel string, st *unix.Stat_t) error {
 		if len(p.linked) < linkedMax {
 			p.linked[key] = rel
 		}
+	}
+	if parts := dataParts(int(f.Fd()), st); parts != nil {
+		return p.sparse(f, rel, st, parts)
 	}
 	h := header(tar.TypeReg, rel, "", st)
 	h.Size = st.Size

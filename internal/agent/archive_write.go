@@ -2,11 +2,11 @@ package agent
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 	"time"
@@ -19,8 +19,9 @@ import (
 // Limits of archives unpacked here.
 const (
 	entriesMax   = 2 << 20
-	entryMax     = 1 << 40 // bytes of one file
-	dirsTimedMax = 8 << 10 // directories that get mode and time of the archive after everything in them
+	entryMax     = 1 << 40  // bytes of one file
+	dirsTimedMax = 64 << 10 // directories that get mode and time of the archive after everything in them
+	holeBlock    = 4 << 10  // zeros of a sparse file that become a hole
 )
 
 // WriteArchive implements agentwire.Machine. Nothing is ever reached through a link below the directory, and an existing
@@ -249,13 +250,15 @@ func (u *unpacker) makeBelow(rel string) (int, error) {
 
 // makeDir unpacks a directory. Its mode and time are set at the end, when nothing more goes into it.
 func (u *unpacker) makeDir(h *tar.Header, rel string) error {
-	if _, err := u.enter(rel); err != nil {
+	fd, err := u.enter(rel)
+	if err != nil {
 		return err
 	}
 	if len(u.dirs) < dirsTimedMax {
 		u.dirs = append(u.dirs, madeDir{rel, mode(h), h.ModTime})
+		return nil
 	}
-	return nil
+	return chmodOpen(fd, mode(h)|0o700) // so that it can be filled; its time is not kept
 }
 
 func (u *unpacker) finishDir(d madeDir) error {
@@ -282,15 +285,6 @@ func (u *unpacker) finishDir(d madeDir) error {
 
 func mode(h *tar.Header) uint32 {
 	return rawMode(h.FileInfo().Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky))
-}
-
-// setTime gives an open file the entry's modification time.
-func setTime(fd int, at time.Time) error {
-	if at.Unix() < 0 || at.After(time.Unix(1<<33, 0)) {
-		return nil // a time that no file has
-	}
-	ts := []unix.Timespec{{Nsec: unix.UTIME_NOW}, unix.NsecToTimespec(at.UnixNano())}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+itoa(fd), ts, 0)
 }
 
 // clearWay removes what has the entry's name, unless it is a directory.
@@ -350,34 +344,40 @@ func (u *unpacker) file(dir int, name string, h *tar.Header, content io.Reader) 
 	if h.Size > entryMax {
 		return dayfly.Errorf(dayfly.CodeTooLarge, "archive entry %q has more than %d bytes", h.Name, int64(entryMax))
 	}
-	if err := clearWay(dir, name); err != nil {
-		return err
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+	perm := mode(h)
+	fd, err := open(dir, name, flags, perm&0o777)
+	if err == unix.EEXIST {
+		if err = clearWay(dir, name); err == nil {
+			fd, err = open(dir, name, flags, perm&0o777)
+		}
 	}
-	fd, err := open(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	if err := u.content(f, h, content); err != nil {
+	defer unix.Close(fd)
+	if err := u.content(fd, h, content); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, mode(h)); err != nil {
-		return err
+	if perm&^(0o777&^maskOfOthers) != 0 { // not what it was made with
+		if err := unix.Fchmod(fd, perm); err != nil {
+			return err
+		}
 	}
 	return setTime(fd, h.ModTime)
 }
 
-func (u *unpacker) content(f *os.File, h *tar.Header, content io.Reader) error {
-	sparse := h.Typeflag == tar.TypeGNUSparse || h.PAXRecords["GNU.sparse.major"] != ""
+// content writes a file's content.
+func (u *unpacker) content(fd int, h *tar.Header, content io.Reader) error {
+	sparse := h.Typeflag == tar.TypeGNUSparse || h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != ""
 	for {
 		n, err := content.Read(u.buf)
 		if n > 0 {
-			if sparse && zeros(u.buf[:n]) {
-				if _, err := f.Seek(int64(n), io.SeekCurrent); err != nil {
-					return err
-				}
-			} else if _, err := f.Write(u.buf[:n]); err != nil {
+			write := writeAll
+			if sparse {
+				write = writeHoles
+			}
+			if err := write(fd, u.buf[:n]); err != nil {
 				return err
 			}
 		}
@@ -392,17 +392,50 @@ func (u *unpacker) content(f *os.File, h *tar.Header, content io.Reader) error {
 		}
 	}
 	if sparse {
-		return f.Truncate(h.Size)
+		return unix.Ftruncate(fd, h.Size)
 	}
 	return nil
 }
 
-// zeros tells whether b holds nothing else.
-func zeros(b []byte) bool {
-	for _, x := range b {
-		if x != 0 {
-			return false
+// writeAll writes all of b.
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err == unix.EINTR {
+			continue
 		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
 	}
-	return true
+	return nil
+}
+
+// writeHoles writes b and makes holes of its blocks of zeros.
+func writeHoles(fd int, b []byte) error {
+	for len(b) > 0 {
+		n := min(len(b), holeBlock)
+		hole := isZero(b[:n])
+		for n < len(b) && isZero(b[n:min(len(b), n+holeBlock)]) == hole {
+			n = min(len(b), n+holeBlock)
+		}
+		var err error
+		if hole {
+			_, err = unix.Seek(fd, int64(n), unix.SEEK_CUR)
+		} else {
+			err = writeAll(fd, b[:n])
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// isZero tells whether b, at most a block, holds nothing else.
+func isZero(b []byte) bool {
+	var none [holeBlock]byte
+	return bytes.Equal(b, none[:len(b)])
 }

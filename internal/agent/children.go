@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,7 @@ type children struct {
 	forked  *sync.Cond       // a child was forked
 	reaped  chan struct{}    // closed and replaced when something was reaped
 	marks   marks
+	ending  bool // nothing is started any more
 }
 
 func newChildren(score, cgroup *os.File) (*children, error) {
@@ -52,8 +54,11 @@ func newChildren(score, cgroup *os.File) (*children, error) {
 func (c *children) start(p *process, path string, argv []string, attr *syscall.ProcAttr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ending {
+		return syscall.EAGAIN
+	}
 	score := scoreCommand
-	if p.leaf == nil {
+	if p.leaf() == nil {
 		score = c.marks.take(p)
 	}
 	if c.score != nil {
@@ -70,7 +75,7 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 		return err
 	}
 	p.mu.Lock()
-	p.pid, p.mark = pid, score
+	p.kin.pid, p.kin.mark = pid, score
 	p.mu.Unlock()
 	c.leaders[pid] = p
 	c.forked.Broadcast()
@@ -87,7 +92,7 @@ func (c *children) settle() {
 func (c *children) retire(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.marks.retire(p.mark)
+	c.marks.retire(p.kin.mark)
 }
 
 // owns tells whether p's mark is still its own.
@@ -101,10 +106,10 @@ func (c *children) owns(p *process) bool {
 func (c *children) signal(p *process, sig unix.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leaders[p.pid] != p {
+	if c.leaders[p.kin.pid] != p {
 		return nil
 	}
-	return unix.Kill(-p.pid, sig)
+	return unix.Kill(-p.kin.pid, sig)
 }
 
 // onReap gives a channel that is closed at the next reaping.
@@ -117,6 +122,7 @@ func (c *children) onReap() <-chan struct{} {
 type exited struct {
 	p      *process
 	status unix.WaitStatus
+	cpu    time.Duration // of the leader and of what it waited for
 }
 
 // reap waits for children for ever, leaders and orphans alike. The wait that blocks leaves the zombie in place, so that its
@@ -134,7 +140,7 @@ func (c *children) reap() {
 		ended := c.collectLocked()
 		c.mu.Unlock()
 		for _, e := range ended {
-			e.p.leaderExited(e.status)
+			e.p.leaderExited(e.status, e.cpu)
 		}
 		c.leaves.sweep()
 	}
@@ -151,7 +157,8 @@ func (c *children) collectLocked() []exited {
 	any := false
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		var used unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, &used)
 		if err == unix.EINTR {
 			continue
 		}
@@ -161,7 +168,7 @@ func (c *children) collectLocked() []exited {
 		any = true
 		if p := c.leaders[pid]; p != nil {
 			delete(c.leaders, pid)
-			ended = append(ended, exited{p, status})
+			ended = append(ended, exited{p, status, time.Duration(used.Utime.Nano() + used.Stime.Nano())})
 		}
 	}
 	if any {

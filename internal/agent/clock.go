@@ -17,8 +17,8 @@ import (
 
 // Limits of the agent's own clock.
 const (
-	clockLate = 2 * time.Second // after the lease's end, so that the host, which is the authority, is always first
-	grantMax  = 32              // bytes of a grant file
+	clockLate = dayfly.AgentLate // after the lease's end
+	grantMax  = 32               // bytes of a grant file
 )
 
 // clock is the last resort that ends the machine. It counts from its own start on the monotonic clock, so no step of any

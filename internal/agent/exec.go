@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -67,43 +67,54 @@ func (a *Agent) Process(_ context.Context, id string) (dayfly.Process, error) {
 	if err != nil {
 		return dayfly.Process{}, err
 	}
-	return p.record(), nil
+	r := p.record()
+	p.usage(&r, byMark)
+	return r, nil
 }
 
 // Processes implements agentwire.Machine.
 func (a *Agent) Processes(context.Context) ([]dayfly.Process, error) {
 	all := a.table.all()
 	out := make([]dayfly.Process, 0, len(all))
+	once := sync.OnceValue(byMark)
 	for _, p := range all {
-		out = append(out, p.record())
+		r := p.record()
+		p.usage(&r, once)
+		out = append(out, r)
 	}
 	return out, nil
 }
 
-// settled finds a process that is not in the middle of being started, so that a signal to it is never lost.
-func (a *Agent) settled(ctx context.Context, id string) (*process, error) {
-	p, err := a.table.find(id)
-	if err != nil {
-		return nil, err
+// settled finds a process that is not in the middle of being started, so that a signal to it is never lost. Until release is
+// called no try of it begins.
+func (a *Agent) settled(ctx context.Context, id string) (p *process, release func(), err error) {
+	if p, err = a.table.find(id); err != nil {
+		return nil, nil, err
 	}
 	select {
-	case <-p.launched:
-		return a.table.find(id)
+	case p.gate <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
+	if _, err = a.table.find(id); err != nil {
+		<-p.gate
+		return nil, nil, err
+	}
+	return p, func() { <-p.gate }, nil
 }
 
 // Signal implements agentwire.Machine.
 func (a *Agent) Signal(ctx context.Context, id, signal string, wholeTree bool) error {
-	p, err := a.settled(ctx, id)
+	p, release, err := a.settled(ctx, id)
 	if err != nil {
 		return err
 	}
+	defer release()
 	sig, err := parseSignal(signal)
 	if err != nil {
 		return err
 	}
+	p.sent(sig)
 	switch {
 	case !wholeTree:
 		return a.children.signal(p, sig)
@@ -132,20 +143,4 @@ func signalName(sig unix.Signal) string {
 		return name[len("SIG"):]
 	}
 	return strconv.Itoa(int(sig))
-}
-
-// oomKills reads how many processes the kernel has killed for lack of memory, or 0 when it cannot be known.
-func (a *Agent) oomKills() int64 {
-	if a.cfg.OOMEvents == nil {
-		return 0
-	}
-	buf := make([]byte, eventsBytes)
-	n, _ := unix.Pread(int(a.cfg.OOMEvents.Fd()), buf, 0)
-	for line := range bytes.Lines(buf[:max(0, n)]) {
-		if v, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
-			kills, _ := strconv.ParseInt(string(bytes.TrimSpace(v)), 10, 64)
-			return kills
-		}
-	}
-	return 0
 }

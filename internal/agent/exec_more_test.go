@@ -69,7 +69,7 @@ func TestBadRequests(t *testing.T) {
 			{"both", func(s *dayfly.ProcessSpec) { s.Argv = []string{"a"} }, "both"},
 			{"bad id", func(s *dayfly.ProcessSpec) { s.ID = "pr../x" }, "id"},
 			{"unknown user", func(s *dayfly.ProcessSpec) { s.User = "nobody-here" }, "user"},
-			{"negative timeout", func(s *dayfly.ProcessSpec) { s.Timeout = -1 }, "timeout"},
+			{"negative timeout", func(s *dayfly.ProcessSpec) { s.Timeout = -2 }, "timeout"},
 			{"bug 87: one argument too long", func(s *dayfly.ProcessSpec) { s.Command, s.Argv = "", []string{"true", strings.Repeat("x", 200<<10)} }, "131071"},
 			{"bug 87: 3 MiB of environment", func(s *dayfly.ProcessSpec) {
 				s.Env = make(map[string]string)

@@ -214,7 +214,7 @@ func removeCgroup(t testing.TB, dir string) {
 	_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
 	deadline := time.Now().Add(testLimit)
 	for {
-		leaves, _ := filepath.Glob(dir + "/x-*")
+		leaves, _ := filepath.Glob(dir + "/[sx]-*") // spare ones too
 		for _, l := range leaves {
 			_ = os.Remove(l)
 		}

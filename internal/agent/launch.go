@@ -38,10 +38,18 @@ func checkSpec(spec dayfly.ProcessSpec) error {
 		return dayfly.Errorf(dayfly.CodeInvalid, "command and argv cannot both be given")
 	case strings.ContainsRune(spec.Command, 0):
 		return dayfly.Errorf(dayfly.CodeInvalid, "command holds a NUL byte")
-	case spec.Timeout < 0 || spec.Timeout > dayfly.ExecTimeoutMax:
+	case spec.Timeout < 0 && spec.Timeout != dayfly.NoTimeout || spec.Timeout > dayfly.ExecTimeoutMax:
 		return dayfly.Errorf(dayfly.CodeInvalid, "the timeout must be at most %s", dayfly.ExecTimeoutMax)
 	case spec.CaptureBytes < 0 || spec.CaptureBytes > agentwire.CaptureMax:
 		return dayfly.Errorf(dayfly.CodeInvalid, "at most %d bytes of output can be kept", agentwire.CaptureMax)
+	case !validName(spec.Name):
+		return dayfly.Errorf(dayfly.CodeInvalid, "name: %q is not 1 to %d of the characters a–z, A–Z, 0–9, '_', '.' and '-'", spec.Name, dayfly.ProcessNameMax)
+	case spec.Terminal != nil && !validSize(*spec.Terminal):
+		return dayfly.Errorf(dayfly.CodeInvalid, "a terminal's sides must be 1 to %d", dayfly.TerminalSizeMax)
+	case spec.Restart != "" && spec.Restart != dayfly.RestartNever && spec.Restart != dayfly.RestartOnFailure:
+		return dayfly.Errorf(dayfly.CodeInvalid, "restart must be %q or %q", dayfly.RestartNever, dayfly.RestartOnFailure)
+	case spec.Restarts < 0 || spec.Restarts > dayfly.RestartsMax:
+		return dayfly.Errorf(dayfly.CodeInvalid, "a process can be restarted at most %d times", dayfly.RestartsMax)
 	}
 	for i, arg := range spec.Argv {
 		if strings.ContainsRune(arg, 0) {
@@ -60,6 +68,16 @@ func checkSpec(spec dayfly.ProcessSpec) error {
 		}
 	}
 	return nil
+}
+
+// validName tells whether a process may have the name; none is one.
+func validName(name string) bool {
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return len(name) <= dayfly.ProcessNameMax
 }
 
 // plan is everything that is settled before the fork.
@@ -92,40 +110,51 @@ func (a *Agent) launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Re
 		return nil, err
 	}
 	p := a.newProcess(spec)
+	p.gate <- struct{}{}
+	defer func() { <-p.gate }()
 	if err := a.table.add(p); err != nil {
 		return nil, err
 	}
-	defer close(p.launched)
 	failpoint.Hit("agent.exec.added")
-	plan, err := a.plan(ctx, spec)
-	if err != nil {
+	if err := p.begin(ctx, spec, stdin); err != nil {
 		a.table.abandon(p)
 		return nil, err
+	}
+	failpoint.Hit("agent.exec.started")
+	return p, nil
+}
+
+// begin begins a try; the caller holds the gate. An error means that the command cannot be started as asked.
+func (p *process) begin(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) error {
+	plan, err := p.agent.plan(ctx, spec)
+	if err != nil {
+		return err
 	}
 	defer plan.close()
 	failpoint.Hit("agent.exec.planned")
 	if plan.fail == nil {
 		plan.fail, err = p.run(plan, spec, stdin)
 	}
-	if err != nil {
-		a.table.abandon(p)
-		return nil, err
-	}
-	if plan.fail != nil {
+	if err == nil && plan.fail != nil {
 		p.failed(*plan.fail)
 	}
-	failpoint.Hit("agent.exec.started")
-	return p, nil
+	return err
 }
 
-// failed finishes a process that never ran.
+// failed ends a try that never ran.
 func (p *process) failed(f failure) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out[stderr].write([]byte(f.text + "\n"))
+	p.try, p.again.resting = nil, false
+	if p.size != nil {
+		p.out[stdout].write([]byte(f.text + "\r\n"))
+	} else {
+		p.out[stderr].write([]byte(f.text + "\n"))
+	}
+	p.changedLocked()
 	p.status = unix.WaitStatus(f.code << 8)
 	p.ended = time.Now()
-	p.finishLocked()
+	p.settleLocked()
 }
 
 // pipePair is a pipe of which the agent holds one end, which never blocks a thread.
@@ -153,10 +182,19 @@ func newPipe(who identity, weRead bool) (pipePair, error) {
 // stdio are the three standard streams of a command.
 type stdio struct {
 	pipes [3]pipePair
+	tty   *terminal // instead of the pipes, or nil
 }
 
-// openStdio makes the pipes of stdout and stderr, and of stdin if there is input.
-func (a *Agent) openStdio(who identity, input bool) (s stdio, err error) {
+// openStdio makes the pipes of stdout and stderr, and of stdin if there is input, or a terminal.
+func (a *Agent) openStdio(who identity, input bool, size *dayfly.TerminalSize) (s stdio, err error) {
+	if size != nil {
+		if s.tty, err = openTerminal(who, *size); err == nil {
+			for i := range s.pipes {
+				s.pipes[i].theirs = s.tty.slave
+			}
+		}
+		return s, err
+	}
 	for i := range s.pipes {
 		if i == 0 && !input && a.null != nil {
 			s.pipes[0].theirs = a.null
@@ -176,6 +214,9 @@ func (a *Agent) openStdio(who identity, input bool) (s stdio, err error) {
 }
 
 func (s *stdio) closeTheirs(null *os.File) {
+	if s.tty != nil {
+		return // the agent keeps it
+	}
 	for _, p := range s.pipes {
 		if p.theirs != nil && p.theirs != null {
 			_ = p.theirs.Close()
@@ -184,6 +225,7 @@ func (s *stdio) closeTheirs(null *os.File) {
 }
 
 func (s *stdio) closeOurs() {
+	s.tty.hangUp()
 	for _, p := range s.pipes {
 		if p.ours != nil {
 			_ = p.ours.Close()
@@ -194,41 +236,64 @@ func (s *stdio) closeOurs() {
 // run forks the command and starts what serves it. A failure is a result, an error is not.
 func (p *process) run(plan *plan, spec dayfly.ProcessSpec, stdin io.Reader) (*failure, error) {
 	a := p.agent
-	s, err := a.openStdio(plan.who, stdin != nil || spec.OpenStdin)
+	s, err := a.openStdio(plan.who, stdin != nil || spec.OpenStdin, spec.Terminal)
 	if err != nil {
 		return nil, noResources(err)
 	}
 	defer s.closeTheirs(a.null)
-	if a.children.cgroup != nil {
-		if p.leaf, err = newLeaf(a.children.cgroup, p.id); err != nil {
+	leaf, made := p.leaf(), false
+	if a.children.cgroup != nil && leaf == nil {
+		if leaf = a.children.leaves.take(); leaf == nil {
+			leaf, err = newLeaf(a.children.cgroup, p.leafName())
+		}
+		if err != nil {
 			s.closeOurs()
 			return nil, noResources(err)
 		}
+		made = true
 	}
-	p.stdin = newInput(s.pipes[0].ours)
-	p.pipes = [streams]*os.File{s.pipes[1].ours, s.pipes[2].ours}
-	p.pending, p.leaderUp = 1+streams, true
-	p.oomBefore = a.oomKills()
-	if fail, err := p.fork(plan, s); fail != nil || err != nil {
+	t := p.newTry(s)
+	p.enter(t, leaf)
+	if fail, err := p.fork(plan, s, leaf); fail != nil || err != nil {
 		s.closeOurs()
-		if p.leaf != nil {
-			_ = p.leaf.remove()
-			p.leaf = nil
-		}
+		p.leave(leaf, made)
 		return fail, err
 	}
-	p.serve(spec, stdin)
+	p.serve(t, spec, stdin)
 	return nil, nil
 }
 
-// serve starts the goroutines and the clock of a running command.
-func (p *process) serve(spec dayfly.ProcessSpec, stdin io.Reader) {
-	for i := range p.pipes {
-		go p.pump(i)
+// enter notes a try that is about to be forked, whose leader may exit at any time from then on.
+func (p *process) enter(t *try, l *leaf) {
+	p.agent.oom.enter(p, l != nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.try, p.kin.leaf, p.again.resting = t, l, false
+	p.pending, p.leaderUp = t.parts(), true
+}
+
+// leave takes enter back; nothing was forked.
+func (p *process) leave(l *leaf, made bool) {
+	p.mu.Lock()
+	p.try, p.leaderUp, p.pending = nil, false, 0
+	if made {
+		p.kin.leaf = nil
 	}
+	p.mu.Unlock()
+	if made {
+		_ = l.remove()
+	}
+	if made || l == nil {
+		p.agent.oom.leave(p)
+	}
+}
+
+// serve starts the goroutines of a running try, and the clock of all tries.
+func (p *process) serve(t *try, spec dayfly.ProcessSpec, stdin io.Reader) {
+	t.start()
 	if stdin != nil {
-		p.stdin.turn <- struct{}{}
-		go p.stdin.feed(stdin, !spec.OpenStdin)
+		t.stdin.turn <- struct{}{}
+		go t.feed(stdin, !spec.OpenStdin && t.tty == nil)
 	}
 	timeout := spec.Timeout
 	if timeout == 0 {
@@ -236,13 +301,14 @@ func (p *process) serve(spec dayfly.ProcessSpec, stdin io.Reader) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.leaderUp {
+	if p.exit == nil && p.timer == nil && timeout != dayfly.NoTimeout {
+		p.again.deadline = p.started.Add(timeout)
 		p.timer = time.AfterFunc(timeout, p.expire)
 	}
 }
 
 // fork starts the leader, once more through the shell if it is a script without an interpreter line.
-func (p *process) fork(plan *plan, s stdio) (*failure, error) {
+func (p *process) fork(plan *plan, s stdio, l *leaf) (*failure, error) {
 	if tooLong(plan.argv, plan.env) {
 		return explain(syscall.E2BIG, plan)
 	}
@@ -257,8 +323,11 @@ func (p *process) fork(plan *plan, s stdio) (*failure, error) {
 	if plan.who.change {
 		attr.Sys.Credential = &syscall.Credential{Uid: plan.who.uid, Gid: plan.who.gid, Groups: plan.who.groups}
 	}
-	if p.leaf != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(p.leaf.dir.Fd())
+	if s.tty != nil {
+		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
+	}
+	if l != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(l.dir.Fd())
 	}
 	err := p.agent.children.start(p, plan.path, plan.argv, attr)
 	if err == syscall.ENOEXEC && p.agent.isScript(plan) {
@@ -320,6 +389,9 @@ func errnoText(err error) string {
 
 // noResources tells that the sandbox has used up something that starting a command needs.
 func noResources(err error) error {
+	if errors.Is(err, errNotTerminal) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return dayfly.Errorf(dayfly.CodeUnavailable, "the sandbox has no terminals").WithCause(err)
+	}
 	return dayfly.Errorf(dayfly.CodeUnavailable, "the sandbox has no room for another process").WithCause(err).
 		WithHint("end some of its processes")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 // Limits of leaf cgroups.
 const (
 	leafPrefix    = "x-"
+	sparePrefix   = "s-"
+	sparesMax     = 2                     // leaves made ahead, so that the next command need not wait for the kernel to make one
 	leafDepthMax  = 8                     // cgroups that a command may have made below its own and that are still removed
 	eventsBytes   = 256                   // of cgroup.events
 	emptyRecheck  = 50 * time.Millisecond // between looks at a leaf while no reaping tells that something died
@@ -24,13 +27,24 @@ type leaf struct {
 	parent *os.File
 	name   string
 
+	gone func() // called when the leaf was removed after its command's end, or nil
+
 	mu  sync.Mutex
 	dir *os.File // nil once the leaf is removed
 }
 
+// leafName is the name of the leaf of p's next try.
+func (p *process) leafName() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again.done == 0 {
+		return leafPrefix + p.id
+	}
+	return leafPrefix + p.id + "-" + strconv.Itoa(p.again.done)
+}
+
 // newLeaf makes the cgroup of one command below parent.
-func newLeaf(parent *os.File, id string) (*leaf, error) {
-	name := leafPrefix + id
+func newLeaf(parent *os.File, name string) (*leaf, error) {
 	if err := unix.Mkdirat(int(parent.Fd()), name, dirPerm); err != nil {
 		return nil, fmt.Errorf("make cgroup %s: %w", name, err)
 	}
@@ -124,16 +138,55 @@ func readAt(dir *os.File, name string) ([]byte, error) {
 	return buf[:max(0, n)], err
 }
 
+// bury removes a leaf that is left, if nothing lives in it, and tells whether it did.
+func (l *leaf) bury() bool {
+	if l.remove() != nil {
+		return false
+	}
+	if l.gone != nil {
+		l.gone()
+	}
+	return true
+}
+
 // leaves are those whose command has ended and that are still to be removed: background children live in them. Their
 // number is bounded by the sandbox's limit of processes.
 type leaves struct {
-	mu   sync.Mutex
-	left []*leaf
+	mu     sync.Mutex
+	left   []*leaf
+	spares []*leaf // for commands to come; none before the first command has ended
+	made   int     // spares ever, for their names
+}
+
+// take gives a leaf that was made ahead, or nil.
+func (s *leaves) take() *leaf {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.spares)
+	if n == 0 {
+		return nil
+	}
+	l := s.spares[n-1]
+	s.spares = s.spares[:n-1]
+	return l
+}
+
+// stock makes a leaf ahead unless there are enough. One that cannot be made now is made when it is needed.
+func (s *leaves) stock(parent *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.spares) >= sparesMax {
+		return
+	}
+	s.made++
+	if l, err := newLeaf(parent, sparePrefix+strconv.Itoa(s.made)); err == nil {
+		s.spares = append(s.spares, l)
+	}
 }
 
 // retire removes a leaf now or, when something still lives in it, after that has died.
 func (s *leaves) retire(l *leaf) {
-	if l.remove() == nil {
+	if l.bury() {
 		return
 	}
 	s.mu.Lock()
@@ -152,7 +205,7 @@ func (s *leaves) sweep() {
 func (s *leaves) sweepLocked() {
 	kept := s.left[:0]
 	for _, l := range s.left {
-		if l.remove() != nil {
+		if !l.bury() {
 			kept = append(kept, l)
 		}
 	}

@@ -238,6 +238,43 @@ func TestOutOfMemory(t *testing.T) {
 	if r := m.run(t, shell("kill -9 $$")); r.Exit.OOMKilled {
 		t.Error("a plain KILL counts as lack of memory")
 	}
+	const hungry = `python3 -c "x=bytearray(10**9)"`
+	for name, command := range map[string]string{
+		"the shell goes on":       hungry + "; exit 0",
+		"another code":            hungry + "; exit 3",
+		"in its own session":      "setsid -w " + hungry + "; exit 0",
+		"in the background":       "(" + hungry + " &) ; while pgrep -f 'bytearray.10..9' | grep -qvx $$; do sleep 0.01; done",
+		"through another program": `python3 -c "import subprocess; subprocess.run(['python3','-c','x=bytearray(10**9)'])"`,
+	} {
+		if r := m.run(t, shell(command)); !r.Exit.OOMKilled {
+			t.Errorf("bug 24: %s: it is not said: %+v", name, r.Exit)
+		}
+	}
+	if r := m.run(t, shell("exit 0")); r.Exit.OOMKilled {
+		t.Error("a later command is said to be killed")
+	}
+	t.Run("an innocent command beside it", func(t *testing.T) {
+		beside := shell("read x; exit 0")
+		beside.OpenStdin = true
+		stream := m.start1(t, beside)
+		asked := shell("echo up; sleep 100")
+		asked.Follow = true
+		killed := m.start1(t, asked)
+		until(t, killed, "up")
+		if r := m.run(t, shell(hungry)); r.Exit.Code != 137 || !r.Exit.OOMKilled {
+			t.Errorf("bug 24: %+v", r.Exit)
+		}
+		if err := m.Signal(t.Context(), asked.ID, "KILL", true); err != nil {
+			t.Fatal(err)
+		}
+		if _, exit := collect(t, killed, 3); exit.OOMKilled || exit.Code != 137 {
+			t.Errorf("one that was killed on request: %+v", exit)
+		}
+		m.typeIn(t, beside.ID, "\n", true)
+		if _, exit := collect(t, stream, 0); exit.OOMKilled || exit.Code != 0 {
+			t.Errorf("one that nothing happened to: %+v", exit)
+		}
+	})
 	if r := m.run(t, shell("echo ok")); out(r.Stdout) != "ok\n" {
 		t.Errorf("bug 24: after it: %+v", r)
 	}

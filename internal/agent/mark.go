@@ -27,6 +27,9 @@ func newMarks() marks {
 
 // take gives a mark that no living process bears, or scoreCommand when there is none.
 func (m *marks) take(p *process) int {
+	if m.used[p.kin.mark] == p {
+		return p.kin.mark // of its former try
+	}
 	if len(m.used)+len(m.retired) > markLast-markFirst {
 		m.recover()
 	}
@@ -43,8 +46,12 @@ func (m *marks) take(p *process) int {
 	return scoreCommand
 }
 
-// untake gives back a mark that no process was given.
-func (m *marks) untake(mark int) { delete(m.used, mark) }
+// untake gives back a mark that no process was given; one of a former try stays.
+func (m *marks) untake(mark int) {
+	if p := m.used[mark]; p != nil && p.kin.mark != mark {
+		delete(m.used, mark)
+	}
+}
 
 // retire notes that the command of a mark has ended.
 func (m *marks) retire(mark int) {
@@ -55,7 +62,7 @@ func (m *marks) retire(mark int) {
 }
 
 // owns tells whether p's mark is still its own.
-func (m *marks) owns(p *process) bool { return m.used[p.mark] == p || m.retired[p.mark] == p }
+func (m *marks) owns(p *process) bool { return m.used[p.kin.mark] == p || m.retired[p.kin.mark] == p }
 
 // recover frees the retired marks that nothing bears any more.
 func (m *marks) recover() {
@@ -87,7 +94,7 @@ func (p *process) marked() []int {
 	}
 	var pids []int
 	for _, pid := range descendants(os.Getpid()) {
-		if markOf(pid) == p.mark {
+		if markOf(pid) == p.kin.mark {
 			pids = append(pids, pid)
 		}
 	}

@@ -18,6 +18,12 @@ import (
 // pathDefault is where programs are looked for, after the user's own.
 const pathDefault = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// What programs are told about their terminal.
+const (
+	termPipes    = "dumb"
+	termTerminal = "xterm-256color"
+)
+
 // headBytes is how much of a file is read to tell a script from a binary.
 const headBytes = 128
 
@@ -103,7 +109,10 @@ func openDir(name string) (*os.File, error) {
 // environ builds a command's environment: the agent's few defaults, then the image's and the sandbox's, then the command's.
 func (a *Agent) environ(spec dayfly.ProcessSpec, who identity, pwd string) []string {
 	env := map[string]string{
-		"LANG": "C.UTF-8", "TERM": "dumb", "HOME": who.home, "PATH": path.Join(who.home, ".local/bin") + ":" + pathDefault,
+		"LANG": "C.UTF-8", "TERM": termPipes, "HOME": who.home, "PATH": path.Join(who.home, ".local/bin") + ":" + pathDefault,
+	}
+	if spec.Terminal != nil {
+		env["TERM"] = termTerminal
 	}
 	if who.name != "" {
 		env["USER"], env["LOGNAME"] = who.name, who.name

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -22,26 +21,22 @@ const (
 type process struct {
 	agent        *Agent
 	id           string
+	name         string // or empty
 	command      string // as shown
 	onDisconnect dayfly.OnDisconnect
 	follow       bool
 	started      time.Time
-	pid          int   // of the leader; set before it can exit
-	mark         int   // oom_score_adj of all its descendants
-	leaf         *leaf // its cgroup, or nil
-	oomBefore    int64
-	charged      int64 // of the table's budget, under the table's lock
-
-	stdin input
-	pipes [streams]*os.File
-	wide  [streams]bool // the pipe was made larger; belongs to the stream's pump
-
-	launched chan struct{} // closed when it is settled whether it was started
+	charged      int64         // of the table's budget, under the table's lock
+	gate         chan struct{} // holds a token while a try is being started, so that no signal gets lost in between
 
 	mu       sync.Mutex
+	kin      kin
+	again    restarts
+	try      *try                 // the present or last one, or nil when the command could not be run
+	size     *dayfly.TerminalSize // or nil for pipes
 	timer    *time.Timer
 	out      [streams]capture
-	pending  int // what must still happen before it is finished: the leader's exit, both drains, a tree's death
+	pending  int // what must still happen before the try is over: the leader's exit, the drains, a tree's death
 	leaderUp bool
 	status   unix.WaitStatus
 	ended    time.Time
@@ -53,10 +48,20 @@ type process struct {
 	done     chan struct{} // closed when exit is set
 }
 
+// kin is what tells a process's descendants apart from all others, over all of its tries.
+type kin struct {
+	pid  int           // of the present or last leader; set before it can exit
+	mark int           // oom_score_adj of all descendants
+	leaf *leaf         // their cgroup, or nil; each try has another one
+	past time.Duration // CPU time of the leaves of former tries
+	cpu  time.Duration // of the leaders that have ended since and of what they waited for
+}
+
 func (a *Agent) newProcess(spec dayfly.ProcessSpec) *process {
 	p := &process{
-		agent: a, id: spec.ID, command: commandText(spec), onDisconnect: spec.OnDisconnect, follow: spec.Follow,
-		started: time.Now(), readers: make(map[*reader]struct{}), done: make(chan struct{}), launched: make(chan struct{}),
+		agent: a, id: spec.ID, name: spec.Name, command: commandText(spec), onDisconnect: spec.OnDisconnect, follow: spec.Follow,
+		started: time.Now(), gate: make(chan struct{}, 1), again: newRestarts(spec), size: spec.Terminal,
+		readers: make(map[*reader]struct{}), done: make(chan struct{}),
 	}
 	if p.onDisconnect == "" {
 		p.onDisconnect = dayfly.DisconnectGrace
@@ -88,8 +93,16 @@ func (p *process) record() dayfly.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := dayfly.Process{
-		ID: p.id, PID: p.pid, Status: dayfly.ProcessRunning, Command: p.command, StartedAgo: time.Since(p.started),
+		ID: p.id, PID: p.kin.pid, Status: dayfly.ProcessRunning, Name: p.name, Command: p.command, StartedAgo: time.Since(p.started),
 		OnDisconnect: p.onDisconnect, StdoutBytes: p.out[stdout].total, StderrBytes: p.out[stderr].total,
+		Restart: p.again.policy(), Restarts: p.again.done,
+	}
+	if p.size != nil {
+		size := *p.size
+		r.Terminal = &size
+	}
+	if p.again.resting {
+		r.PID = 0
 	}
 	if p.exit != nil {
 		exit := *p.exit
@@ -107,39 +120,55 @@ func (p *process) result() dayfly.Result {
 
 // leaderExited notes the leader's end. What is in the pipes at this moment still belongs to the output; what a background
 // child writes later does not, and does not hold up the end.
-func (p *process) leaderExited(status unix.WaitStatus) {
+func (p *process) leaderExited(status unix.WaitStatus, cpu time.Duration) {
 	p.mu.Lock()
 	p.leaderUp, p.status, p.ended = false, status, time.Now()
-	if p.timer != nil {
-		p.timer.Stop()
-	}
+	p.kin.cpu += cpu
+	t := p.try
 	p.mu.Unlock()
-	p.stdin.close()
-	for _, pipe := range p.pipes {
-		_ = pipe.SetReadDeadline(time.Unix(1, 0)) // wakes the pump, which then drains
-	}
+	t.leaderExited()
 	p.part()
 }
 
-// part notes that one of the pending things has happened. The last one finishes the process.
+// part notes that one of the pending things has happened. The last one ends the try.
 func (p *process) part() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pending--; p.pending == 0 {
-		p.finishLocked()
+		p.settleLocked()
 	}
+}
+
+// settleLocked decides what follows the end of a try: another one or the end.
+func (p *process) settleLocked() {
+	if p.againLocked() {
+		p.again.resting = true
+		go p.tryAgain()
+		return
+	}
+	p.finishLocked()
+}
+
+// exitCode is the code of the last try as a shell gives it.
+func (p *process) exitCode() int {
+	if p.status.Signaled() {
+		return signalBase + int(p.status.Signal())
+	}
+	return p.status.ExitStatus()
 }
 
 func (p *process) finishLocked() {
 	exit := dayfly.Exit{
-		Code: p.status.ExitStatus(), TimedOut: p.timedOut, Duration: p.ended.Sub(p.started),
+		Code: p.exitCode(), TimedOut: p.timedOut, Duration: p.ended.Sub(p.started),
 		StdoutBytes: p.out[stdout].total, StderrBytes: p.out[stderr].total,
 	}
 	if p.status.Signaled() {
-		exit.Code = signalBase + int(p.status.Signal())
 		exit.Signal = signalName(p.status.Signal())
 	}
-	exit.OOMKilled = exit.Code == signalBase+int(unix.SIGKILL) && !p.timedOut && p.agent.oomKills() > p.oomBefore
+	exit.OOMKilled = p.agent.oom.killed(p, exit.Code, p.timedOut || p.again.asked)
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 	for i := range p.out {
 		p.out[i].finish()
 	}
@@ -147,8 +176,9 @@ func (p *process) finishLocked() {
 	p.changedLocked()
 	close(p.done)
 	p.agent.table.finish(p)
-	if p.leaf != nil {
-		go p.agent.children.leaves.retire(p.leaf)
+	p.try, p.again.spec = nil, nil
+	if p.kin.leaf != nil {
+		go p.retireLeaf(p.kin.leaf, p.ended.Sub(p.started) >= cpuExact)
 	} else {
 		go p.agent.children.retire(p)
 	}
@@ -168,14 +198,21 @@ func (p *process) changedLocked() {
 // expire ends the whole tree at the timeout: TERM to the group, and after a grace KILL to every descendant. The result waits
 // until all are dead.
 func (p *process) expire() {
+	p.gate <- struct{}{} // no try begins meanwhile
 	p.mu.Lock()
-	if !p.leaderUp {
-		p.mu.Unlock()
+	killing := p.exit == nil && p.leaderUp
+	if killing {
+		p.timedOut = true
+		p.pending++
+	} else if p.again.resting {
+		p.timedOut = true
+		p.again.wakeLocked()
+	}
+	p.mu.Unlock()
+	<-p.gate
+	if !killing {
 		return
 	}
-	p.timedOut = true
-	p.pending++
-	p.mu.Unlock()
 	defer p.part()
 	_ = p.agent.children.signal(p, unix.SIGTERM)
 	if p.awaitDeath(termGrace) {
@@ -183,143 +220,5 @@ func (p *process) expire() {
 	}
 	if p.killTree() != nil {
 		_ = p.agent.children.signal(p, unix.SIGKILL)
-	}
-}
-
-// pumpBuffer is how much a pump reads at once, pipeWide the size of the pipe of a command that fills it.
-const (
-	pumpBuffer = 64 << 10
-	pipeWide   = 256 << 10
-)
-
-// pump moves one output stream from its pipe into the capture until the last writer has closed it. After the leader's exit
-// and the drain it reads on and discards, so that background children are not killed by a broken pipe.
-func (p *process) pump(stream int) {
-	pipe := p.pipes[stream]
-	defer pipe.Close()
-	raw, err := pipe.SyscallConn()
-	if err != nil {
-		p.part()
-		return
-	}
-	keep := true
-	for {
-		n, err := p.readPipe(raw.Read, stream, keep)
-		if os.IsTimeout(err) && keep {
-			_ = pipe.SetReadDeadline(time.Time{})
-			_ = raw.Control(func(fd uintptr) { p.drain(int(fd), stream) })
-			keep = false
-			p.part()
-			continue
-		}
-		if err != nil || n == 0 {
-			break
-		}
-	}
-	if keep {
-		p.part()
-	}
-}
-
-// readPipe waits for output, reads what there is into a shared buffer and keeps it. 0 bytes without an error is the end.
-func (p *process) readPipe(whenReady func(func(uintptr) bool) error, stream int, keep bool) (n int, err error) {
-	var readErr error
-	err = whenReady(func(fd uintptr) bool {
-		buf := p.agent.buffers.Get().(*[pumpBuffer]byte)
-		defer p.agent.buffers.Put(buf)
-		if n, readErr = readFull(int(fd), buf[:]); n == 0 && readErr == unix.EAGAIN {
-			return false
-		}
-		if n == pumpBuffer && !p.wide[stream] {
-			p.wide[stream] = true
-			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeWide) // a chatty command: fewer turns between it and the agent
-		}
-		if n > 0 && keep {
-			p.keep(stream, buf[:n])
-		}
-		return true
-	})
-	if err == nil && n == 0 {
-		err = readErr
-	}
-	return n, err
-}
-
-// readFull reads until the buffer is full or nothing more is there; a command that writes in small pieces is still
-// creating some meanwhile. The error says why it stopped, nil at the end of the file.
-func readFull(fd int, buf []byte) (n int, err error) {
-	for n < len(buf) {
-		got, err := unix.Read(fd, buf[n:])
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || got == 0 {
-			return n, err
-		}
-		n += got
-	}
-	return n, nil
-}
-
-// drain keeps exactly what the pipe holds now: everything that was written before the leader's exit.
-func (p *process) drain(fd, stream int) {
-	left, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
-	if err != nil {
-		return
-	}
-	buf := p.agent.buffers.Get().(*[pumpBuffer]byte)
-	defer p.agent.buffers.Put(buf)
-	for left > 0 {
-		n, err := unix.Read(fd, buf[:min(left, pumpBuffer)])
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n <= 0 {
-			return
-		}
-		p.keep(stream, buf[:n])
-		left -= n
-	}
-}
-
-// keep puts output into the capture. For a followed process it waits as long as an attached reader would lose bytes.
-func (p *process) keep(stream int, b []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(b) > 0 {
-		n := len(b)
-		if p.follow {
-			n = min(n, p.roomLocked(stream))
-		}
-		if n > 0 {
-			p.out[stream].write(b[:n])
-			b = b[n:]
-			p.changedLocked()
-			continue
-		}
-		if p.space == nil {
-			p.space = make(chan struct{})
-		}
-		space := p.space
-		p.mu.Unlock()
-		<-space // a reader that leaves closes it too
-		p.mu.Lock()
-	}
-}
-
-// roomLocked is how much can be kept without dropping what an attached reader has yet to read.
-func (p *process) roomLocked(stream int) int {
-	room := pumpBuffer
-	for r := range p.readers {
-		room = min(room, p.out[stream].room(r.at[stream]))
-	}
-	return room
-}
-
-// spaceLocked wakes a pump that waits for a reader.
-func (p *process) spaceLocked() {
-	if p.space != nil {
-		close(p.space)
-		p.space = nil
 	}
 }

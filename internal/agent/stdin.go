@@ -13,28 +13,52 @@ import (
 // stdinChunk is how much is written to a command's stdin at once.
 const stdinChunk = 64 << 10
 
-// input is a command's standard input.
+// input is the standard input of one try of a command.
 type input struct {
 	f    *os.File      // or nil when there is none; closing it is final and unblocks a write
+	tty  *terminal     // to which f belongs, or nil
 	turn chan struct{} // holds a token while somebody writes
 }
 
-func newInput(f *os.File) input { return input{f: f, turn: make(chan struct{}, 1)} }
+func newInput(f *os.File, tty *terminal) input {
+	return input{f: f, tty: tty, turn: make(chan struct{}, 1)}
+}
 
-// close ends the input.
-func (i *input) close() {
-	if i.f != nil {
+// close ends the input: a pipe is closed for good, at a terminal the end of a file is typed.
+func (i *input) close() error {
+	if i.tty != nil {
+		return i.tty.endInput()
+	}
+	return i.f.Close()
+}
+
+// end takes the input away from a command that has ended. Whoever is writing to it fails.
+func (i *input) end() {
+	switch {
+	case i.tty != nil:
+		_ = i.f.SetWriteDeadline(time.Unix(1, 0))
+	case i.f != nil:
 		_ = i.f.Close()
 	}
 }
 
 // feed writes all of r. It is the first to write, so it has the turn already. A client that left in the middle leaves the
 // input as it is if more may come, else it ends.
-func (i *input) feed(r io.Reader, closeAfter bool) {
-	defer func() { <-i.turn }()
-	_ = i.copy(r)
+func (t *try) feed(r io.Reader, closeAfter bool) {
+	defer func() { <-t.stdin.turn }()
+	_ = t.stdin.copy(r)
 	if closeAfter {
-		i.close()
+		t.p.inputOver()
+		_ = t.stdin.close()
+	}
+}
+
+// inputOver notes that the input was closed: a further try gets none.
+func (p *process) inputOver() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again.spec != nil {
+		p.again.spec.OpenStdin = false
 	}
 }
 
@@ -46,6 +70,9 @@ func (i *input) copy(r io.Reader) error {
 		if n > 0 {
 			if _, err := i.f.Write(buf[:n]); err != nil {
 				return err
+			}
+			if i.tty != nil {
+				i.tty.typed(buf[:n])
 			}
 		}
 		if err == io.EOF {
@@ -59,30 +86,41 @@ func (i *input) copy(r io.Reader) error {
 
 // WriteStdin implements agentwire.Machine.
 func (a *Agent) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
-	p, err := a.settled(ctx, id)
+	p, release, err := a.settled(ctx, id)
 	if err != nil {
 		return err
 	}
-	if p.stdin.f == nil {
+	p.mu.Lock()
+	t := p.try
+	p.mu.Unlock()
+	release()
+	if t == nil || t.stdin.f == nil {
 		return stdinClosed(p)
 	}
+	in := &t.stdin
 	select {
-	case p.stdin.turn <- struct{}{}:
-		defer func() { <-p.stdin.turn }()
+	case in.turn <- struct{}{}:
+		defer func() { <-in.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	stop := context.AfterFunc(ctx, func() { _ = p.stdin.f.SetWriteDeadline(time.Unix(1, 0)) })
-	err = p.stdin.copy(r)
+	left := make(chan struct{}) // closed when the write was broken off
+	stop := context.AfterFunc(ctx, func() {
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0))
+		close(left)
+	})
+	err = in.copy(r)
 	if !stop() {
-		_ = p.stdin.f.SetWriteDeadline(time.Time{})
+		<-left
+		_ = in.f.SetWriteDeadline(time.Time{}) // for the next one, whose turn comes after this
 		return ctx.Err()
+	}
+	if err == nil && closeAfter {
+		p.inputOver()
+		err = in.close()
 	}
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return stdinClosed(p).WithCause(err)
-	}
-	if err == nil && closeAfter {
-		p.stdin.close()
 	}
 	return err
 }

@@ -33,24 +33,32 @@ type table struct {
 	limit    int64
 	used     int64
 	byID     map[string]*process
-	order    []*process // by start
-	finished []*process // by end, oldest first
+	byName   map[string]*process // those with a name that have not ended
+	order    []*process          // by start
+	finished []*process          // by end, oldest first
 	seed     maphash.Seed
 	recent   map[uint64]struct{} // hashes of the ids of dropped records
 	older    map[uint64]struct{}
 }
 
 func newTable(limit int64) *table {
-	return &table{limit: limit, byID: make(map[string]*process), seed: maphash.MakeSeed(), recent: make(map[uint64]struct{})}
+	return &table{limit: limit, byID: make(map[string]*process), byName: make(map[string]*process), seed: maphash.MakeSeed(), recent: make(map[uint64]struct{})}
 }
 
-// add reserves p's id.
+// add reserves p's id, and its name until it has ended.
 func (t *table) add(p *process) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[p.id] != nil || t.droppedLocked(p.id) {
 		return dayfly.Errorf(dayfly.CodeConflict, "the process %s was started before", p.id).
 			WithHint("read its result or attach to its output instead")
+	}
+	if p.name != "" {
+		if other := t.byName[p.name]; other != nil {
+			return dayfly.Errorf(dayfly.CodeConflict, "the running process %s has the name %q", other.id, p.name).
+				WithHint("end it first, or choose another name")
+		}
+		t.byName[p.name] = p
 	}
 	t.byID[p.id] = p
 	t.order = append(t.order, p)
@@ -61,7 +69,14 @@ func (t *table) add(p *process) error {
 func (t *table) abandon(p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unnameLocked(p)
 	t.deleteLocked(p)
+}
+
+func (t *table) unnameLocked(p *process) {
+	if t.byName[p.name] == p {
+		delete(t.byName, p.name)
+	}
 }
 
 func (t *table) deleteLocked(p *process) {
@@ -96,6 +111,7 @@ func (t *table) all() []*process {
 func (t *table) finish(p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unnameLocked(p)
 	t.finished = append(t.finished, p)
 	t.used += recordBytes
 	t.charge(p, recordBytes)

@@ -18,7 +18,7 @@ const (
 	gcPercent    = 50      // collect when the heap has grown by half
 	memoryShare  = 8       // the heap is asked to stay below 1/8 of the sandbox's memory
 	memoryMin    = 8 << 20 // but not below this
-	threadsWarm  = 8       // see warmThreads
+	threadsWarm  = 10      // see warmThreads
 	filePerm     = 0o644   // of new files
 	dirPerm      = 0o755   // of new directories
 	maskOfOthers = 0o022   // umask, inherited by every command
@@ -52,8 +52,9 @@ func takeOver(memoryBytes int64) error {
 }
 
 // warmThreads makes the runtime create all threads that the agent can ever need at once beside those of threads.go and the
-// reaper: those that run Go code, one that forks, one per slot of blocking disk work, and some to spare. The runtime keeps idle threads for ever,
-// and dies when it cannot create one, which is what happens when the sandbox has reached its limit of processes.
+// reaper: those that run Go code, one that forks, one per slot of blocking disk work and of quick work, and some to spare. The
+// runtime keeps idle threads for ever, and dies when it cannot create one, which is what happens when the sandbox has reached
+// its limit of processes.
 func warmThreads() {
 	var ready, done sync.WaitGroup
 	gate := make(chan struct{})

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Numbers of threads that touch paths. They exist from the start, because a sandbox at its limit of processes cannot make
-// another one.
+// Numbers of threads that touch paths at once. They exist from the start, because a sandbox at its limit of processes cannot
+// make another one.
 const (
-	quickThreads = 2 // for what ends by itself
+	quickThreads = 2 // for what ends by itself; any thread, for a moment
 	longThreads  = 3 // for what waits for a client: archives and whole trees
 	diskSlots    = 2 // reads and writes of file content, which need no rights and no such thread
 )
@@ -25,12 +25,12 @@ type rights struct {
 	groups   []uint32
 }
 
-// threads run functions with the rights of a user inside. Rights belong to an operating system thread, so each of these
-// threads does nothing else, and takes the rights anew for each function.
+// threads run functions with the rights of a user inside. Rights belong to an operating system thread, so one that has taken
+// them does nothing else until it has given them back.
 type threads struct {
-	change    bool // the agent is root inside and takes the users' rights; otherwise it has only its own
-	quickJobs chan job
-	longJobs  chan job
+	change   bool          // the agent is root inside and takes the users' rights; otherwise it has only its own
+	quickTry chan struct{} // slots
+	longJobs chan job
 }
 
 type job struct {
@@ -40,17 +40,14 @@ type job struct {
 }
 
 func newThreads(change bool) *threads {
-	t := &threads{change: change, quickJobs: make(chan job), longJobs: make(chan job)}
-	for range quickThreads {
-		go t.work(t.quickJobs)
-	}
+	t := &threads{change: change, quickTry: make(chan struct{}, quickThreads), longJobs: make(chan job)}
 	for range longThreads {
 		go t.work(t.longJobs)
 	}
 	return t
 }
 
-// work serves jobs on a thread of its own, for ever.
+// work serves jobs on a thread of its own, for ever. It takes the rights anew for each function.
 func (t *threads) work(jobs <-chan job) {
 	runtime.LockOSThread()
 	for j := range jobs {
@@ -75,19 +72,36 @@ func (j job) run() (err error) {
 	return nil
 }
 
-// quick runs do with the rights of who and returns when it has. ctx bounds the wait for a free thread only.
+// quick runs do with the rights of who and returns when it has. ctx bounds the wait for a free slot only. It stays on the calling
+// thread, which costs nothing but the change of rights: handing work to another thread takes longer than most of it.
 func (t *threads) quick(ctx context.Context, who rights, do func()) error {
-	return t.submit(ctx, t.quickJobs, job{who, do, make(chan error, 1)})
-}
-
-// long is quick for functions that may wait for a client.
-func (t *threads) long(ctx context.Context, who rights, do func()) error {
-	return t.submit(ctx, t.longJobs, job{who, do, make(chan error, 1)})
-}
-
-func (t *threads) submit(ctx context.Context, jobs chan<- job, j job) error {
 	select {
-	case jobs <- j:
+	case t.quickTry <- struct{}{}:
+		defer func() { <-t.quickTry }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	j := job{who: who, do: do}
+	if !t.change {
+		return j.run()
+	}
+	runtime.LockOSThread()
+	err := assume(who)
+	if err == nil {
+		err = j.run()
+	}
+	if back := assume(rights{}); back != nil {
+		return back // and the thread stays locked, so that it ends with this goroutine and serves nobody else
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// long is quick for functions that may wait for a client: on a thread of their own, of which there are few.
+func (t *threads) long(ctx context.Context, who rights, do func()) error {
+	j := job{who, do, make(chan error, 1)}
+	select {
+	case t.longJobs <- j:
 		return <-j.done
 	case <-ctx.Done():
 		return ctx.Err()

@@ -22,10 +22,17 @@ var errSurvivors = errors.New("processes survived their kill")
 
 // alive tells whether anything of p lives, its leader included.
 func (p *process) alive() bool {
-	if p.leaf != nil {
-		return p.leaf.populated()
+	if l := p.leaf(); l != nil {
+		return l.populated()
 	}
 	return len(p.marked()) > 0
+}
+
+// leaf is p's cgroup, or nil.
+func (p *process) leaf() *leaf {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kin.leaf
 }
 
 // awaitDeath waits until nothing of p lives or limit has passed. Every reaping is a reason to look again.
@@ -50,8 +57,8 @@ func (p *process) awaitDeath(limit time.Duration) bool {
 
 // killTree kills every descendant of p and returns when all are dead.
 func (p *process) killTree() error {
-	if p.leaf != nil {
-		if err := p.leaf.kill(); err != nil {
+	if l := p.leaf(); l != nil {
+		if err := l.kill(); err != nil {
 			return err
 		}
 		if !p.awaitDeath(killWait) {
@@ -59,7 +66,7 @@ func (p *process) killTree() error {
 		}
 		return nil
 	}
-	if p.mark < markFirst { // shared with other commands
+	if p.kin.mark < markFirst { // shared with other commands
 		return p.agent.children.signal(p, unix.SIGKILL)
 	}
 	for range killRounds {
@@ -81,9 +88,11 @@ func (p *process) killTree() error {
 
 // signalTree sends sig to each process of p once.
 func (p *process) signalTree(sig unix.Signal) error {
-	pids := p.marked()
-	if p.leaf != nil {
-		pids = p.leaf.pids()
+	var pids []int
+	if l := p.leaf(); l != nil {
+		pids = l.pids()
+	} else {
+		pids = p.marked()
 	}
 	for _, pid := range pids {
 		_ = unix.Kill(pid, sig)
@@ -135,8 +144,11 @@ func processIDs() []int {
 	return pids
 }
 
-// killAll kills every descendant of the agent: all leaves, then whatever has the agent as an ancestor.
+// killAll kills every descendant of the agent: whatever has it as an ancestor. Nothing is started any more.
 func (c *children) killAll() {
+	c.mu.Lock()
+	c.ending = true
+	c.mu.Unlock()
 	for range killRounds {
 		pids := descendants(os.Getpid())
 		if len(pids) == 0 {

@@ -1,6 +1,7 @@
 package agentwire
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"golang.org/x/sync/semaphore"
 )
 
 // helloTimeout bounds the hello when the context has no earlier end.
@@ -18,9 +20,11 @@ const helloTimeout = 30 * time.Second
 
 // Client is the node's end of a connection to an agent. It implements Machine and is safe for concurrent use.
 type Client struct {
-	session *yamux.Session
-	version int
-	closing sync.WaitGroup // streams being opened or closed
+	session  *yamux.Session
+	version  int
+	features []string            // of the agent
+	sending  *semaphore.Weighted // bytes of requests that are being sent
+	closing  sync.WaitGroup      // streams being opened or closed
 }
 
 var _ Machine = (*Client)(nil)
@@ -31,7 +35,7 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	version, err := greet(conn)
+	version, features, err := greet(conn)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -47,18 +51,20 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("start session with agent: %w", err)
 	}
-	return &Client{session: session, version: version}, nil
+	return &Client{session: session, version: version, features: features, sending: semaphore.NewWeighted(sendingMax)}, nil
 }
 
-func greet(conn net.Conn) (int, error) {
+// greet says hello and gives what the agent answered: the version that both ends speak and its features.
+func greet(conn net.Conn) (int, []string, error) {
 	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax}); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	theirs, err := readHello(conn)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return settle(theirs)
+	version, err := settle(theirs)
+	return version, theirs.Features, err
 }
 
 // Close ends the session. Calls in flight end with ErrLost. It waits for the session's goroutines.
@@ -83,19 +89,36 @@ type call struct {
 	stream *yamux.Stream
 	frames *frameReader
 	stop   func() bool
+	taken  int64 // bytes of the answer's messages so far
+	whole  bool  // the answer is complete: nobody waits for the end of the stream
 
 	mu      sync.Mutex
 	bodyErr error // why the body could not be read from the caller
 }
 
+// Limits of what is being sent to an agent. One that takes nothing keeps what was begun, also when its callers have left, until it
+// takes it or the session ends; further callers wait.
+const (
+	sendingMax  = 64 << 20 // bytes
+	sendingEach = 64 << 10 // counted for each request beside its byte strings
+)
+
 // open sends a request, and in the background its body (or nil). It returns when the request is out or ctx ends.
 func (c *Client) open(ctx context.Context, req request, params []string, body io.Reader) (*call, error) {
+	req, err := req.suit(c.features)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
 	packed := packParams(params...)
 	if len(packed) > ParamsMax {
 		return nil, tooLarge(len(packed))
 	}
 	req.Params, req.ParamBytes = len(params), len(packed)
 	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
+	weight := int64(len(packed) + sendingEach)
+	if err := c.sending.Acquire(ctx, weight); err != nil {
 		return nil, fmt.Errorf("%s: %w", req.Op, err)
 	}
 	type opened struct {
@@ -106,7 +129,8 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	c.closing.Add(1)
 	go func() {
 		defer c.closing.Done()
-		s, err := c.send(req, packed)
+		s, err := c.send(ctx, req, packed)
+		c.sending.Release(weight)
 		select {
 		case done <- opened{s, err}:
 		case <-left:
@@ -117,6 +141,9 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	}()
 	select {
 	case o := <-done:
+		if o.err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %w", req.Op, ctx.Err())
+		}
 		if o.err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", req.Op, ErrLost, o.err)
 		}
@@ -127,12 +154,14 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	}
 }
 
-// send opens a stream and writes the request.
-func (c *Client) send(req request, packed []byte) (*yamux.Stream, error) {
+// send opens a stream and writes the request. When ctx ends it stops waiting for room on the stream.
+func (c *Client) send(ctx context.Context, req request, packed []byte) (*yamux.Stream, error) {
 	s, err := c.session.OpenStream()
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = s.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
 	w := newFrameWriter(s)
 	err = w.json(req)
 	if err == nil {
@@ -191,8 +220,20 @@ func (k *call) upload(body io.Reader) {
 // close ends the call. For an answer that is not complete it means that the client left.
 func (k *call) close() {
 	k.stop()
-	k.client.discard(k.stream)
+	if !k.whole {
+		k.client.discard(k.stream)
+		return
+	}
+	// After the caller has what it waits for: the end of a stream wakes both sides once more.
+	k.client.closing.Add(1)
+	time.AfterFunc(closeDelay, func() {
+		defer k.client.closing.Done()
+		_ = k.stream.Close()
+	})
 }
+
+// closeDelay is how long the stream of a complete answer stays open.
+const closeDelay = 2 * time.Millisecond
 
 // discard closes a stream in the background: a stuck agent must not hold up whoever leaves it.
 func (c *Client) discard(s *yamux.Stream) {
@@ -211,6 +252,10 @@ func (k *call) next() (kind byte, payload []byte, m message, err error) {
 	}
 	if kind != frameJSON {
 		return kind, payload, m, nil
+	}
+	k.taken += int64(len(payload))
+	if objects, values := bytes.Count(payload, []byte("{")), bytes.Count(payload, []byte(",")); objects > objectsMax || values > valuesMax {
+		return 0, nil, m, k.broken(fmt.Errorf("%w: a message of %d objects and %d values", errFrame, objects, values))
 	}
 	if err := json.Unmarshal(payload, &m); err != nil {
 		return 0, nil, m, k.broken(fmt.Errorf("%w: %w", errFrame, err))
@@ -237,9 +282,25 @@ func (k *call) broken(err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, noEOF(err))
 }
 
+// Limits of an answer, against an agent that makes much of little.
+const (
+	objectsMax = 16 << 10 // JSON objects of one message; each may take a hundred times the bytes that it came in
+	valuesMax  = 32 << 10 // its other values, as commas tell them
+	answerMax  = 32 << 20 // bytes of the messages of an answer that is collected before it is given on
+)
+
+// collect reads a message of an answer whose messages are kept until it is whole. Any other kind is given as it is.
+func (k *call) collect() (kind byte, m message, err error) {
+	kind, _, m, err = k.next()
+	if err == nil && k.taken > answerMax {
+		err = k.broken(fmt.Errorf("%w: an answer of more than %d bytes", errFrame, answerMax))
+	}
+	return kind, m, err
+}
+
 // message reads a JSON frame; any other kind is a broken answer.
 func (k *call) message() (message, error) {
-	kind, _, m, err := k.next()
+	kind, m, err := k.collect()
 	if err == nil && kind != frameJSON {
 		err = k.broken(fmt.Errorf("%w: kind %q instead of a message", errFrame, kind))
 	}
@@ -264,5 +325,6 @@ func (c *Client) ask(ctx context.Context, req request, body io.Reader, params ..
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", req.Op, err)
 	}
+	k.whole = true
 	return m, nil
 }

@@ -151,7 +151,7 @@ func (b *body) fill() error {
 	switch {
 	case err != nil:
 		b.end = fmt.Errorf("read content: %w", err)
-	case kind == frameData:
+	case kind == frameData && len(payload) > 0: // an honest agent sends no empty ones, of which one could go on for ever
 		b.rest = payload
 	case kind == frameEnd:
 		b.end = io.EOF

@@ -53,6 +53,7 @@ func (c *Client) result(ctx context.Context, req request, params []string, stdin
 	if err != nil {
 		return dayfly.Result{}, fmt.Errorf("%s: read output: %w", req.Op, err)
 	}
+	k.whole = true
 	return res, nil
 }
 
@@ -78,7 +79,7 @@ func (k *call) bytes(n int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind != frameData || len(payload) > n-len(out) {
+		if kind != frameData || len(payload) == 0 || len(payload) > n-len(out) {
 			return nil, k.broken(fmt.Errorf("%w: kind %q in captured output", errFrame, kind))
 		}
 		out = append(out, payload...)
@@ -190,7 +191,7 @@ func (c *Client) Processes(ctx context.Context) ([]dayfly.Process, error) {
 	defer k.close()
 	var all []dayfly.Process
 	for {
-		kind, _, m, err := k.next()
+		kind, m, err := k.collect()
 		if err != nil {
 			return nil, fmt.Errorf("processes: %w", err)
 		}

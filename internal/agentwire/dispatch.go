@@ -165,8 +165,7 @@ func (x *exchange) done(err error) error {
 func (x *exchange) files() error {
 	params, err := unpackParams(x.req.ParamsRaw, x.req.Params)
 	if err != nil || len(params) == 0 {
-		return dayfly.Errorf(dayfly.CodeInvalid, "the sandbox's agent does not know the request").
-			WithHint("the sandbox runs an older agent; create a new sandbox for this")
+		return older()
 	}
 	path := params[0]
 	switch x.req.Op {
@@ -207,7 +206,7 @@ func (x *exchange) files() error {
 			return x.list(dayfly.ListQuery{Path: path, Cursor: params[1], Recursive: x.req.Recursive, Limit: x.req.Limit})
 		}
 	}
-	return dayfly.Errorf(dayfly.CodeInvalid, "the sandbox's agent does not know the request %q", text(x.req.Op, commandMax))
+	return older()
 }
 
 // mode is the requested mode, or nil.

@@ -11,6 +11,9 @@
 // never sends end the session (guard.go), and error texts and codes are cut to what an agent may say. A session that ends
 // ends every call on it with ErrLost.
 //
+// An agent may be older than the node, for its sandbox outlives an upgrade. Its hello names the features that it has; what
+// needs another one is refused here, as "the sandbox runs an older agent", and everything else goes on (hello.go).
+//
 // To add a request: a constant beside the other ops, its fields in request or message, one method on Machine, Client and
-// server. A newer node must not send it to an agent whose hello did not name it; raise versionMax when a feature is not enough.
+// server, and the feature that it needs in hello.go; raise versionMax when a feature is not enough.
 package agentwire

@@ -150,6 +150,14 @@ func FuzzRequest(f *testing.F) {
 	seed(req, params, "stdin")
 	seed(request{Op: opList, Limit: 3}, []string{"p", ""})
 	seed(request{Op: opWrite, Body: true}, []string{"p"}, "content", "more")
+	req, params = searchRequest(dayfly.SearchQuery{Path: "p", Pattern: "x", Include: []string{"*.go"}, Exclude: []string{"a", "b"}, Limit: 3})
+	seed(req, params)
+	req, params = findRequest(dayfly.FindQuery{Path: "p", Names: []string{"*.go"}, ModifiedAfter: time.Unix(1, 0), Limit: 3})
+	seed(req, params)
+	seed(request{Op: opWatch, Recursive: true}, []string{"p"})
+	seed(request{Op: opMove, Overwrite: true}, []string{"p", "q"})
+	seed(request{Op: opResize, ID: "x", Terminal: &sizeFields{Cols: -1, Rows: 1 << 30}}, nil)
+	seed(request{Op: opAwaitPort, Port: 80}, nil)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -211,6 +219,28 @@ func (nothing) Write(_ context.Context, _ string, _ *fs.FileMode, r io.Reader) (
 	return dayfly.FileInfo{}, err
 }
 func (nothing) Remove(context.Context, string, bool) error { return nil }
+func (nothing) Resize(context.Context, string, dayfly.TerminalSize) error {
+	return nil
+}
+func (nothing) AwaitPort(context.Context, int) error { return nil }
+func (nothing) Mkdir(context.Context, string, *fs.FileMode, bool) (dayfly.FileInfo, error) {
+	return dayfly.FileInfo{}, nil
+}
+func (nothing) Move(context.Context, string, string, bool) (dayfly.FileInfo, error) {
+	return dayfly.FileInfo{}, nil
+}
+func (nothing) Chmod(context.Context, string, fs.FileMode, bool) (dayfly.FileInfo, error) {
+	return dayfly.FileInfo{}, nil
+}
+func (nothing) Search(context.Context, dayfly.SearchQuery) (dayfly.SearchResult, error) {
+	return dayfly.SearchResult{Matches: []dayfly.SearchMatch{{Text: "x"}}}, nil
+}
+func (nothing) Find(context.Context, dayfly.FindQuery) ([]dayfly.FileInfo, bool, error) {
+	return []dayfly.FileInfo{{Name: "x"}}, true, nil
+}
+func (nothing) Watch(context.Context, string, bool) (dayfly.ChangeStream, error) {
+	return unchanging{}, nil
+}
 func (nothing) ReadArchive(context.Context, string) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(nil)), nil
 }
@@ -223,6 +253,11 @@ type ended struct{}
 
 func (ended) Next() (dayfly.Output, error) { return dayfly.Output{}, io.EOF }
 func (ended) Close() error                 { return nil }
+
+type unchanging struct{}
+
+func (unchanging) Next() (dayfly.FileChange, error) { return dayfly.FileChange{}, io.EOF }
+func (unchanging) Close() error                     { return nil }
 
 // FuzzSession lets an agent say anything at all after a proper hello: every call on the client ends, in time.
 func FuzzSession(f *testing.F) {

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+
+	"dayfly.dev/dayfly"
 )
 
 // The versions of the protocol that this code speaks. The two ends settle on the highest that both do.
@@ -24,7 +27,7 @@ const (
 type hello struct {
 	Min      int      `json:"min"`
 	Max      int      `json:"max"`
-	Features []string `json:"features,omitempty"` // beyond the version; none so far
+	Features []string `json:"features,omitempty"` // of the agent, beyond the version
 }
 
 // writeHello sends h in one write.
@@ -72,4 +75,47 @@ func settle(theirs hello) (int, error) {
 		return 0, fmt.Errorf("no common protocol version: here %d to %d, there %d to %d", versionMin, versionMax, theirs.Min, theirs.Max)
 	}
 	return version, nil
+}
+
+// The features of agents beyond their version, oldest first. What needs one is not sent to an agent whose hello does not name
+// it: such an agent, which decodes strictly, would not know what to do with it.
+const (
+	featureProcesses = "processes-2" // names, terminals, restarts, no timeout; sizes of terminals and ports waited for
+	featureFiles     = "files-2"     // mkdir, move, chmod, search, find, watch
+)
+
+// features are those of an agent of this code.
+func features() []string { return []string{featureProcesses, featureFiles} }
+
+// needs is the feature that a request needs, or empty.
+func (r request) needs() string {
+	switch r.Op {
+	case opResize, opAwaitPort:
+		return featureProcesses
+	case opMkdir, opMove, opChmod, opSearch, opFind, opWatch:
+		return featureFiles
+	}
+	if s := r.Spec; s != nil && (s.Name != "" || s.Terminal != nil || s.Restart != "" || s.Restarts != 0) {
+		return featureProcesses
+	}
+	return ""
+}
+
+// suit makes a request fit for an agent with the features, or tells that this cannot be.
+func (r request) suit(known []string) (request, error) {
+	if need := r.needs(); need != "" && !slices.Contains(known, need) {
+		return r, older()
+	}
+	if s := r.Spec; s != nil && s.Timeout == dayfly.NoTimeout && !slices.Contains(known, featureProcesses) {
+		spec := *s
+		spec.Timeout = dayfly.ExecTimeoutMax // no sandbox lives longer
+		r.Spec = &spec
+	}
+	return r, nil
+}
+
+// older is the answer to a request that the sandbox's agent is too old for.
+func older() *dayfly.Error {
+	return dayfly.Errorf(dayfly.CodeConflict, "the sandbox runs an older agent, which cannot do this").
+		WithHint("what it could do before still works; create a new sandbox for this")
 }

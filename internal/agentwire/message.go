@@ -114,8 +114,16 @@ func specRequest(op string, spec dayfly.ProcessSpec, body bool) (request, []stri
 	return request{Op: op, Body: body, Spec: &specFields{
 		ID: spec.ID, Argv: len(spec.Argv), Env: len(spec.Env), Timeout: spec.Timeout, Follow: spec.Follow,
 		OpenStdin: spec.OpenStdin, OnDisconnect: string(spec.OnDisconnect), CaptureBytes: spec.CaptureBytes,
-		Name: spec.Name, Terminal: fromSize(spec.Terminal), Restart: string(spec.Restart), Restarts: spec.Restarts,
+		Name: spec.Name, Terminal: fromSize(spec.Terminal), Restart: restart(spec.Restart), Restarts: spec.Restarts,
 	}}, params
+}
+
+// restart is how a restart policy travels: the default says nothing.
+func restart(r dayfly.Restart) string {
+	if r == dayfly.RestartNever {
+		return ""
+	}
+	return string(r)
 }
 
 // spec rebuilds the ProcessSpec of a request.
@@ -301,6 +309,9 @@ func (f *processFields) toProcess() dayfly.Process {
 		StdoutBytes: max(0, f.StdoutBytes), StderrBytes: max(0, f.StderrBytes),
 		Name: text(f.Name, dayfly.ProcessNameMax), Terminal: f.Terminal.toSize(), Restart: dayfly.Restart(text(f.Restart, commandMax)),
 		Restarts: max(0, f.Restarts), CPU: max(0, f.CPU), MemoryBytes: max(0, f.MemoryBytes), Processes: max(0, f.Processes),
+	}
+	if p.Restart == "" {
+		p.Restart = dayfly.RestartNever
 	}
 	if f.Exit != nil {
 		e := f.Exit.toExit()

@@ -59,7 +59,7 @@ func welcome(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax}); err != nil {
+	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax, Features: features()}); err != nil {
 		return err
 	}
 	if _, err := settle(theirs); err != nil {
@@ -159,7 +159,7 @@ func (x *exchange) readRequest() error {
 	dec := json.NewDecoder(bytes.NewReader(payload))
 	dec.DisallowUnknownFields() // a newer node asks for something that this agent would leave out
 	if err := dec.Decode(&x.req); err != nil {
-		return dayfly.Errorf(dayfly.CodeInvalid, "the sandbox's agent does not understand the request").WithCause(err)
+		return older().WithCause(err)
 	}
 	size := x.req.ParamBytes
 	if size < 0 || size > ParamsMax {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -24,6 +25,7 @@ type Backend interface {
 	ExtendSandbox(ctx context.Context, who control.Principal, id string, d time.Duration) (control.Extended, error)
 
 	Machine(ctx context.Context, who control.Principal, id string) (control.Machine, error)
+	Launch(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req control.Idempotency) (control.Outcome[dayfly.Process], error)
 	Exec(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req control.Idempotency) (control.Outcome[dayfly.Result], error)
 	ExecStream(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, keepStdin bool, req control.Idempotency) (control.Outcome[control.Following], error)
 	Once(ctx context.Context, who control.Principal, req control.Idempotency, do func(context.Context) (control.Answer, error)) (control.Answer, bool, error)
@@ -44,6 +46,7 @@ type Backend interface {
 
 	Reconcile(ctx context.Context, who control.Principal) (control.Swept, error)
 	Ready(ctx context.Context) []control.Problem
+	Stuck() []control.Stuck
 	Now() dayfly.Instant
 }
 
@@ -53,11 +56,16 @@ type Options struct {
 	Version string        // shown by /healthz and /readyz
 	Metrics http.Handler  // answers /metrics once it was found out that the client may see them; nil: there are none
 	Silence time.Duration // after which a sign of life goes out on a silent answer; 0 means SilenceDefault
+
+	SlowLimit time.Duration // after which a client of a stream that takes nothing is cut; 0 means SlowLimitDefault
+	SlowGrace time.Duration // for what is on its way to it then; 0 means SlowGraceDefault
 }
 
 // Limits of the edge.
 const (
 	SilenceDefault    = 15 * time.Second
+	SlowLimitDefault  = time.Minute
+	SlowGraceDefault  = time.Minute
 	BodyMaxBytes      = 16 << 20 // of a JSON body
 	headerTimeout     = 10 * time.Second
 	headerMaxBytes    = 64 << 10
@@ -75,33 +83,54 @@ const (
 
 // server holds what all requests share.
 type server struct {
-	backend Backend
-	log     *slog.Logger
-	version string
-	metrics http.Handler
-	silence time.Duration
-	mux     *http.ServeMux
+	backend   Backend
+	log       *slog.Logger
+	version   string
+	metrics   http.Handler
+	silence   time.Duration
+	slowLimit time.Duration
+	slowGrace time.Duration
+	mux       *http.ServeMux
+	boxes     sync.Pool // of *[]byte, for outboxes
+	residents residents
 }
 
+// Handler is the whole API.
+type Handler struct{ *server }
+
+// Drain ends what may never end by itself and can be taken up again (attached terminals, followed output, watches of files) with
+// an error that tells its client to come back, and waits for the terminals until ctx ends: an http.Server's Shutdown does not know
+// them. Their processes go on. Nobody can attach any more.
+func (h *Handler) Drain(ctx context.Context) error { return h.residents.leave(ctx) }
+
 // New makes the handler of the whole API. It starts nothing in the background.
-func New(backend Backend, o Options) http.Handler {
-	s := &server{backend: backend, log: o.Log, version: o.Version, metrics: o.Metrics, silence: o.Silence, mux: http.NewServeMux()}
+func New(backend Backend, o Options) *Handler {
+	s := &server{
+		backend: backend, log: o.Log, version: o.Version, metrics: o.Metrics, mux: http.NewServeMux(),
+		silence: orDefault(o.Silence, SilenceDefault), slowLimit: orDefault(o.SlowLimit, SlowLimitDefault), slowGrace: orDefault(o.SlowGrace, SlowGraceDefault),
+	}
+	s.boxes.New = func() any { return new([]byte) }
+	s.residents.open()
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.silence <= 0 {
-		s.silence = SilenceDefault
 	}
 	for path, methods := range byPath(routes()) {
 		s.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { dispatch(w, r, methods) })
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { dispatch(w, r, nil) })
-	return s
+	return &Handler{s}
 }
 
-// NewServer makes an HTTP server for h with limits on the time and size of a request's head and on the time between requests,
-// and no other: commands and
-// transfers last as long as they need. Vanished peers are noticed by TCP keep-alives, on by default.
+func orDefault(d, absent time.Duration) time.Duration {
+	if d <= 0 {
+		return absent
+	}
+	return d
+}
+
+// NewServer makes an HTTP server for h with limits on the time and size of a request's head and on the time between requests, and
+// no other: commands and transfers last as long as they need. Vanished peers are noticed by TCP keep-alives, on by default. What
+// the kernel keeps for a client that does not read is bounded.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Handler:                      h,
@@ -109,6 +138,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:               headerMaxBytes,
 		IdleTimeout:                  idleTimeout,
 		DisableGeneralOptionsHandler: true,
+		ConnContext:                  remember,
 	}
 	if log != nil {
 		srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)

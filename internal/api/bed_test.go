@@ -22,14 +22,15 @@ import (
 
 // bed is a whole server: the real control plane and store on a node whose machines are directories and processes of this host.
 type bed struct {
-	t      *testing.T
-	url    string
-	key    string
-	node   *deskNode
-	images *deskImages
-	plane  *control.Plane
-	log    *lockedBuffer
-	http   *http.Client
+	t       *testing.T
+	url     string
+	key     string
+	node    *deskNode
+	images  *deskImages
+	plane   *control.Plane
+	handler *api.Handler
+	log     *lockedBuffer
+	http    *http.Client
 }
 
 // lockedBuffer is a log that can be read while it is written.
@@ -50,7 +51,11 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-const testSilence = 30 * time.Millisecond
+const (
+	testSilence   = 30 * time.Millisecond
+	testSlowLimit = 300 * time.Millisecond
+	testSlowGrace = 10 * time.Second
+)
 
 // newBed starts a server. wrap replaces parts of the backend, or is nil.
 func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
@@ -84,14 +89,15 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	if wrap != nil {
 		backend = wrap(plane)
 	}
-	handler := api.New(backend, api.Options{Log: log, Version: "v1.2.3", Metrics: figures.Handler(), Silence: testSilence})
+	handler := api.New(backend, api.Options{Log: log, Version: "v1.2.3", Metrics: figures.Handler(), Silence: testSilence,
+		SlowLimit: testSlowLimit, SlowGrace: testSlowGrace})
 	srv := httptest.NewUnstartedServer(handler)
 	srv.Config = api.NewServer(handler, log)
 	srv.Start()
 	t.Cleanup(srv.Close)
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &bed{t: t, url: srv.URL, key: admin.Secret, node: node, images: images, plane: plane, log: logged,
+	return &bed{t: t, url: srv.URL, key: admin.Secret, node: node, images: images, plane: plane, handler: handler, log: logged,
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 

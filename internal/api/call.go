@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"unicode/utf8"
 
@@ -120,13 +121,16 @@ func (c *call) answer(status int, v any) error {
 // answerBytes writes a JSON answer. When the head of a long answer has gone, only the body is left to write.
 func (c *call) answerBytes(status int, body []byte) error {
 	if c.wait == nil || !c.wait.end() {
-		c.w.Header().Set("Content-Type", "application/json")
-		c.w.Header().Set("Cache-Control", "no-store")
+		h := c.w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Length", strconv.Itoa(len(body)+1))
 		c.w.WriteHeader(status)
 	}
 	if _, err := c.w.Write(append(body, '\n')); err != nil {
 		return errAborted
 	}
+	_ = http.NewResponseController(c.w).Flush() // the client need not wait for the log; what fails here fails at the next write
 	return nil
 }
 

@@ -157,15 +157,23 @@ type writing struct {
 func parseWrite(q *query) writing {
 	w := writing{path: q.path("path")}
 	if text, given := q.text("mode"); given {
-		n, err := strconv.ParseUint(text, 8, 32)
-		if err != nil || n > unixModeMax || len(text) > len("00644") {
-			q.bad.add("mode", "must be octal digits like 0644, at most 7777")
+		mode, problem := parseMode(text)
+		if problem != "" {
+			q.bad.add("mode", "%s", problem)
 			return w
 		}
-		mode := fromUnixMode(n)
 		w.mode = &mode
 	}
 	return w
+}
+
+// parseMode reads the octal digits of a mode, or tells what is wrong with them.
+func parseMode(text string) (mode fs.FileMode, problem string) {
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n > unixModeMax || len(text) > len("00644") {
+		return 0, "must be octal digits like 0644, at most 7777"
+	}
+	return fromUnixMode(n), ""
 }
 
 func writeContent(c *call, w writing) error {

@@ -38,7 +38,18 @@ func newDeskNode(t *testing.T) *deskNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}}
+	n := &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}}
+	t.Cleanup(n.stop)
+	return n
+}
+
+// stop ends every process.
+func (n *deskNode) stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.machines {
+		m.stop()
+	}
 }
 
 func (n *deskNode) ID() string { return "no00000000000000000000" }
@@ -85,7 +96,7 @@ func (n *deskNode) Create(ctx context.Context, sb dayfly.Sandbox, _ dayfly.Image
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.machines[sb.ID] = &deskMachine{root: root, procs: map[string]*deskProcess{}}
+	n.machines[sb.ID] = newDeskMachine(root)
 	return nil
 }
 
@@ -99,6 +110,7 @@ func (n *deskNode) Destroy(_ context.Context, id string) (control.Ending, error)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if m := n.machines[id]; m != nil {
+		m.stop()
 		_ = m.root.Close()
 		delete(n.machines, id)
 	}
@@ -120,7 +132,7 @@ func (n *deskNode) machine(id string) *deskMachine {
 
 func (n *deskNode) Endings() <-chan control.Ending { return n.endings }
 
-func (n *deskNode) Recover(context.Context, []dayfly.Sandbox) (control.Recovery, error) {
+func (n *deskNode) Recover(context.Context, []dayfly.Sandbox, func(control.Ending) error) (control.Recovery, error) {
 	return control.Recovery{}, nil
 }
 
@@ -130,7 +142,7 @@ func (n *deskNode) Problems(context.Context) []control.Problem {
 	return n.problems
 }
 
-func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool) (control.Swept, error) {
+func (n *deskNode) Sweep(context.Context, []dayfly.Sandbox, bool, func(control.Ending) error) (control.Swept, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.swept, n.sweepErr
@@ -155,15 +167,27 @@ func (*deskImages) Remove(context.Context, string) error { return nil }
 
 // deskMachine is one machine. running and following replace what its commands do, or are nil.
 type deskMachine struct {
-	control.Machine // what no test asks for
-	root            *os.Root
+	root *os.Root
+	ends chan struct{} // closed when it ends
 
 	mu        sync.Mutex
 	procs     map[string]*deskProcess
+	live      map[string]*liveProcess // those in the background
+	ports     map[int]chan struct{}   // closed once something listens
+	watchers  map[*deskWatch]bool
+	attached  int // followers of output that have not left
+	waits     int
 	running   func(ctx context.Context, spec dayfly.ProcessSpec) (dayfly.Result, error)
 	following func(ctx context.Context) dayfly.OutputStream
 	shrink    int64 // files read end here all at once; 0: they do not
 }
+
+func newDeskMachine(root *os.Root) *deskMachine {
+	return &deskMachine{root: root, ends: make(chan struct{}), procs: map[string]*deskProcess{}, live: map[string]*liveProcess{},
+		ports: map[int]chan struct{}{}, watchers: map[*deskWatch]bool{}}
+}
+
+var errDeskGone = dayfly.Errorf(dayfly.CodeGone, "the machine has ended").WithDetail("sandbox", "")
 
 // deskProcess is a finished command, or one that waits for its standard input.
 type deskProcess struct {
@@ -255,7 +279,10 @@ func outputs(r dayfly.Result, from dayfly.Offsets) []dayfly.Output {
 	}
 }
 
-func (m *deskMachine) Output(ctx context.Context, id string, from dayfly.Offsets, _ bool) (dayfly.OutputStream, error) {
+func (m *deskMachine) Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error) {
+	if p := m.liveOne(id); p != nil {
+		return p.follow(ctx, from, follow), nil
+	}
 	p, err := m.proc(id)
 	if err != nil {
 		return nil, err
@@ -263,7 +290,10 @@ func (m *deskMachine) Output(ctx context.Context, id string, from dayfly.Offsets
 	return &scripted{ctx: ctx, events: outputs(p.result, from)}, nil
 }
 
-func (m *deskMachine) Result(_ context.Context, id string) (dayfly.Result, error) {
+func (m *deskMachine) Result(ctx context.Context, id string) (dayfly.Result, error) {
+	if p := m.liveOne(id); p != nil {
+		return dayfly.Result{}, p.await(ctx) // what it wrote is asked for by no test
+	}
 	p, err := m.proc(id)
 	if err != nil {
 		return dayfly.Result{}, err
@@ -281,6 +311,9 @@ func (m *deskMachine) proc(id string) (*deskProcess, error) {
 }
 
 func (m *deskMachine) Process(_ context.Context, id string) (dayfly.Process, error) {
+	if p := m.liveOne(id); p != nil {
+		return p.record(), nil
+	}
 	p, err := m.proc(id)
 	if err != nil {
 		return dayfly.Process{}, err
@@ -292,6 +325,9 @@ func (m *deskMachine) Processes(ctx context.Context) ([]dayfly.Process, error) {
 	m.mu.Lock()
 	ids := make([]string, 0, len(m.procs))
 	for id := range m.procs {
+		ids = append(ids, id)
+	}
+	for id := range m.live {
 		ids = append(ids, id)
 	}
 	m.mu.Unlock()
@@ -306,12 +342,18 @@ func (m *deskMachine) Processes(ctx context.Context) ([]dayfly.Process, error) {
 	return out, nil
 }
 
-func (m *deskMachine) Signal(_ context.Context, id, _ string, _ bool) error {
+func (m *deskMachine) Signal(_ context.Context, id, signal string, _ bool) error {
+	if p := m.liveOne(id); p != nil {
+		return p.signal(signal)
+	}
 	_, err := m.proc(id)
 	return err
 }
 
-func (m *deskMachine) WriteStdin(_ context.Context, id string, r io.Reader, closeAfter bool) error {
+func (m *deskMachine) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
+	if p := m.liveOne(id); p != nil {
+		return p.write(ctx, r, closeAfter)
+	}
 	p, err := m.proc(id)
 	if err != nil {
 		return err

@@ -21,13 +21,34 @@ func TestHealth(t *testing.T) {
 	if got := b.get("/healthz", "Authorization", "").ok(t, 200).json(t); got["ok"] != true || got["version"] != "v1.2.3" {
 		t.Errorf("healthz: %v", got)
 	}
-	if got := b.get("/readyz", "Authorization", "").ok(t, 200).json(t); got["ready"] != true {
+	if got := b.get("/readyz", "Authorization", "").ok(t, 200).json(t); got["ready"] != true || len(got["degraded"].([]any)) != 0 {
 		t.Errorf("readyz: %v", got)
 	}
 	b.node.mu.Lock()
 	b.node.problems = []control.Problem{{Component: "warden", Message: "no warden lives"}}
 	b.node.mu.Unlock()
 	golden(t, "readyz_503", b.get("/readyz", "Authorization", "").ok(t, 503).body)
+}
+
+func TestReadyNamesStuckTeardowns(t *testing.T) {
+	b := newBed(t, func(is api.Backend) api.Backend { return stuckBackend{is} })
+	got := b.get("/readyz", "Authorization", "").ok(t, 200).json(t)
+	entry, _ := got["degraded"].([]any)[0].(map[string]any)
+	if got["ready"] != true || entry["sandbox"] != "sb1" || entry["step"] != "remove disk" || entry["tries"] != 3.0 {
+		t.Errorf("readyz: %v", got)
+	}
+	if ago := time.Since(when(t, entry, "since")); ago < 59*time.Second || ago > 2*time.Minute {
+		t.Errorf("since %v", entry["since"])
+	}
+}
+
+// stuckBackend has a teardown that fails for a minute.
+type stuckBackend struct{ api.Backend }
+
+func (s stuckBackend) Stuck() []control.Stuck {
+	since := s.Now()
+	since.Boot -= time.Minute
+	return []control.Stuck{{Sandbox: "sb1", Step: "remove disk", Since: since, Tries: 3}}
 }
 
 func TestRoutes(t *testing.T) {

@@ -123,11 +123,20 @@ func (h happenings) follow(after int64) error {
 		return err
 	}
 	f, _ := streamFormat(h.c.r.Header)
-	out := h.c.openSink(f)
-	out.flush()
-	defer out.keepAlive()()
-	for newest := int64(-1); out.failed() == nil; {
-		if newest, err = h.c.backend.AwaitEvents(h.c.ctx(), newest); err != nil {
+	ctx, leave := context.WithCancelCause(h.c.ctx())
+	defer leave(nil)
+	out := h.c.openSink(f, leave)
+	if err := out.flush(); err != nil {
+		return err
+	}
+	defer out.box.run()()
+	return out.ended(h.tell(ctx, out, after))
+}
+
+// tell tells what there is and what comes.
+func (h happenings) tell(ctx context.Context, out *sink, after int64) (err error) {
+	for newest := int64(-1); ; {
+		if newest, err = h.c.backend.AwaitEvents(ctx, newest); err != nil {
 			return err
 		}
 		over, err := h.ended() // before the events are read: then its last one is among them
@@ -139,14 +148,12 @@ func (h happenings) follow(after int64) error {
 			return err
 		}
 		if over {
-			out.write(eventJSON{Type: "end"})
-			return nil
+			return out.write(eventJSON{Type: "end"})
 		}
-		if err := rest(h.c.ctx(), followRest); err != nil {
+		if err := rest(ctx, followRest); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 // pass writes all events after a seq and gives the last one's. last: it was the sandbox's end.
@@ -157,13 +164,15 @@ func (h happenings) pass(out *sink, after int64) (seq int64, last bool, err erro
 			return after, false, err
 		}
 		for _, e := range found {
-			out.writeAt(e.Seq, showEvent(e))
+			if err := out.writeAt(e.Seq, showEvent(e)); err != nil {
+				return after, false, err
+			}
 			after = e.Seq
 			if h.sandbox != "" && e.Type == dayfly.EventEnded {
 				return after, true, nil
 			}
 		}
-		if len(found) < followBatch || out.failed() != nil {
+		if len(found) < followBatch {
 			return after, false, nil
 		}
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"io"
 	"net/http"
@@ -20,6 +21,13 @@ type execution struct {
 }
 
 func parseExec(f *fields) execution {
+	e := parseCommand(f)
+	e.stream, _ = f.flag("stream")
+	return e
+}
+
+// parseCommand reads what an exec and a background process have in common.
+func parseCommand(f *fields) execution {
 	var e execution
 	_, hasCommand := f.in["command"]
 	_, hasArgv := f.in["argv"]
@@ -44,7 +52,6 @@ func parseExec(f *fields) execution {
 	}
 	disconnect, _ := f.choice("on_disconnect", string(dayfly.DisconnectGrace), string(dayfly.DisconnectKill), string(dayfly.DisconnectContinue))
 	e.spec.OnDisconnect = dayfly.OnDisconnect(disconnect)
-	e.stream, _ = f.flag("stream")
 	e.keepStdin, _ = f.flag("stdin_open")
 	return e
 }
@@ -75,11 +82,13 @@ func exec(c *call, e execution) error {
 }
 
 func execStream(c *call, id string, e execution, format format) error {
-	out, err := c.backend.ExecStream(c.ctx(), c.who, id, e.spec, e.input(), e.keepStdin, c.key)
+	ctx, leave := context.WithCancelCause(c.ctx())
+	defer leave(nil)
+	out, err := c.backend.ExecStream(ctx, c.who, id, e.spec, e.input(), e.keepStdin, c.key)
 	if err != nil {
 		return err
 	}
-	return c.follow(out.Value.Process.ID, out.Value.Stream, format, true /* to its end */, out.Replayed)
+	return c.follow(followed{id: out.Value.Process.ID, stream: out.Value.Stream, ctx: ctx, leave: leave, toEnd: true, replayed: out.Replayed}, format)
 }
 
 // input is the command's standard input, or nil.

@@ -1,6 +1,10 @@
 package api
 
-import "net/url"
+import (
+	"net/url"
+
+	"dayfly.dev/dayfly"
+)
 
 // RouteInfo is a line of the route table, for the contract test.
 type RouteInfo struct {
@@ -36,9 +40,40 @@ func CheckBodies(data []byte) error {
 	_, _ = parseJSON(data, parsePutFile)
 	_, _ = parseJSON(data, parseSignal)
 	_, _ = parseJSON(data, parseNewKey)
+	_, _ = parseJSON(data, parseLaunch)
+	_, _ = parseJSON(data, parseSize)
+	_, _ = parseJSON(data, parseMkdir)
+	_, _ = parseJSON(data, parseMove)
+	_, _ = parseJSON(data, parseChmod)
+	_, _ = parseJSON(data, parseSearch)
+	_, _ = parseJSON(data, parseFind)
 	_ = jsonHash(data)
 	return err
 }
+
+// MovedPaths parses a move and gives its paths.
+func MovedPaths(data []byte) (from, to string, err error) {
+	m, err := parseJSON(data, parseMove)
+	return m.from, m.to, err
+}
+
+// Control parses a text frame of an attachment.
+func Control(data []byte) (kind, signal string, size dayfly.TerminalSize, err error) {
+	k, err := parseJSON(data, parseControl)
+	return k.kind, k.signal.Signal, k.size, err
+}
+
+// OutputLine appends an event of output on stdout at offset 7.
+func OutputLine(b, data []byte) []byte { return appendOutput(b, dayfly.OutputStdout, 7, data) }
+
+// Mark reads the id of a server-sent event of output, and writes it again.
+func Mark(s string) (at dayfly.Offsets, again string, ok bool) {
+	at, ok = parseMark(s)
+	return at, string(appendMark(nil, at)), ok
+}
+
+// LaunchStdinMax shows the bound of a background process's first input.
+const LaunchStdinMax = launchStdinMax
 
 // CreatedLabels parses a create and gives its labels.
 func CreatedLabels(data []byte) (map[string]string, error) {
@@ -55,6 +90,10 @@ func CheckQueries(raw string) error {
 	_, _ = readQuery(raw, parseOutput)
 	_, _ = readQuery(raw, parseArchive)
 	_, _ = readQuery(raw, parseEvents)
+	_, _ = readQuery(raw, parseProcesses)
+	_, _ = readQuery(raw, parseAwait)
+	_, _ = readQuery(raw, parseAttach)
+	_, _ = readQuery(raw, parseWatch)
 	return err
 }
 

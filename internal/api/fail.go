@@ -21,6 +21,7 @@ var statuses = map[dayfly.Code]int{
 	dayfly.CodeNotFound:         http.StatusNotFound,
 	dayfly.CodeFileNotFound:     http.StatusNotFound,
 	dayfly.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	dayfly.CodeSlowReader:       http.StatusRequestTimeout, // only ever told within a stream
 	dayfly.CodeConflict:         http.StatusConflict,
 	dayfly.CodeFileConflict:     http.StatusConflict,
 	dayfly.CodeNotRunning:       http.StatusConflict,

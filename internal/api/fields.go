@@ -2,7 +2,9 @@ package api
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"io/fs"
 	"maps"
 	"math"
 	"slices"
@@ -114,6 +116,52 @@ func (f *fields) name(name string) (value string, given bool) {
 		}
 	}
 	return value, given
+}
+
+// path reads the path of a file inside a sandbox: as text, or where it is not UTF-8 as NAME_b64. absent is what stands for none
+// of them; empty: one is needed.
+func (f *fields) path(name, absent string) string {
+	text, isText := f.text(name)
+	encoded, isB64 := f.text(name + "_b64")
+	_, hasText := f.in[name]
+	_, hasB64 := f.in[name+"_b64"]
+	switch {
+	case hasText && hasB64:
+		f.wrong(name+"_b64", "must not be given together with %s", name)
+		return ""
+	case !hasText && !hasB64:
+		if absent == "" {
+			f.wrong(name, "is missing")
+		}
+		return absent
+	case isB64:
+		data, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			f.wrong(name+"_b64", "must be standard base64 with padding")
+			return ""
+		}
+		text, name = string(data), name+"_b64"
+	case !isText:
+		return "" // said already
+	}
+	if problem := pathProblem(text); problem != "" {
+		f.wrong(name, "%s", problem)
+	}
+	return text
+}
+
+// mode reads the bits of a file's mode in octal, or gives nil.
+func (f *fields) mode(name string) *fs.FileMode {
+	text, given := f.text(name)
+	if !given {
+		return nil
+	}
+	mode, problem := parseMode(text)
+	if problem != "" {
+		f.wrong(name, "%s", problem)
+		return nil
+	}
+	return &mode
 }
 
 // integer reads a whole number between low and high.

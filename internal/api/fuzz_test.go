@@ -72,3 +72,28 @@ func FuzzRange(f *testing.F) {
 		}
 	})
 }
+
+// FuzzMove shows that paths in a body arrive byte by byte, as text or in base64, and that no other is taken.
+func FuzzMove(f *testing.F) {
+	f.Add("a b", "\xff%#")
+	f.Add("", "x")
+	f.Add("a\x00", "x")
+	f.Fuzz(func(t *testing.T, from, to string) {
+		body := map[string]any{"from_b64": []byte(from), "to": to}
+		if !utf8.ValidString(to) {
+			body = map[string]any{"from_b64": []byte(from), "to_b64": []byte(to)}
+		}
+		data, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := func(s string) bool { return s == "" || len(s) > 4096 || strings.ContainsRune(s, 0) }
+		gotFrom, gotTo, err := api.MovedPaths(data)
+		if (bad(from) || bad(to)) != (err != nil) {
+			t.Fatalf("%q %q: %v", from, to, err)
+		}
+		if err == nil && (gotFrom != from || gotTo != to) {
+			t.Errorf("%q %q arrived as %q %q", from, to, gotFrom, gotTo)
+		}
+	})
+}

@@ -43,3 +43,6 @@ func (c *counted) Close() error {
 	defer c.done()
 	return c.Conn.Close()
 }
+
+// NetConn is the connection itself.
+func (c *counted) NetConn() net.Conn { return c.Conn }

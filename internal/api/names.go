@@ -3,6 +3,8 @@ package api
 import (
 	"strings"
 	"unicode/utf8"
+
+	"dayfly.dev/dayfly"
 )
 
 // Limits of what clients name.
@@ -19,6 +21,14 @@ const (
 func nameProblem(s string) string {
 	if n := len(s); n < 1 || n > nameMax || !isAlphanumeric(s[0]) || strings.Trim(s, nameCharacters) != "" {
 		return "must be 1 to 63 of the characters a–z A–Z 0–9 . _ - and begin with a letter or digit"
+	}
+	return ""
+}
+
+// processNameProblem tells what is wrong with the name of a process, or nothing.
+func processNameProblem(s string) string {
+	if n := len(s); n < 1 || n > dayfly.ProcessNameMax || strings.Trim(s, nameCharacters) != "" {
+		return "must be 1 to 63 of the characters a–z A–Z 0–9 . _ -"
 	}
 	return ""
 }

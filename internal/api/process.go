@@ -6,40 +6,82 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
 )
 
+// sizeJSON is the size of a terminal.
+type sizeJSON struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+func showSize(t *dayfly.TerminalSize) *sizeJSON {
+	if t == nil {
+		return nil
+	}
+	return &sizeJSON{Cols: t.Cols, Rows: t.Rows}
+}
+
 // processJSON is a process as clients see it. What tells of its end is null while it runs.
 type processJSON struct {
 	ID           string               `json:"id"`
 	PID          int                  `json:"pid"`
+	Name         *string              `json:"name"`
 	Status       dayfly.ProcessStatus `json:"status"`
 	Command      string               `json:"command"`
+	TTY          *sizeJSON            `json:"tty"`
 	StartedAt    string               `json:"started_at"`
 	OnDisconnect dayfly.OnDisconnect  `json:"on_disconnect"`
-	StdoutBytes  int64                `json:"stdout_bytes"`
-	StderrBytes  int64                `json:"stderr_bytes"`
-	ExitCode     *int                 `json:"exit_code"`
-	Signal       *string              `json:"signal"`
-	TimedOut     bool                 `json:"timed_out"`
-	OOMKilled    bool                 `json:"oom_killed"`
-	DurationMS   *int64               `json:"duration_ms"`
+	restartJSON
+	loadJSON
+	endJSON
+	Replayed bool `json:"replayed,omitempty"` // only of a start
+}
+
+// restartJSON tells of starts after the first.
+type restartJSON struct {
+	Restart  dayfly.Restart `json:"restart"`
+	Restarts int            `json:"restarts"`
+}
+
+// loadJSON is what a process uses and has written.
+type loadJSON struct {
+	CPUMS       int64 `json:"cpu_ms"`
+	MemoryBytes int64 `json:"memory_bytes"`
+	Processes   int   `json:"processes"`
+	StdoutBytes int64 `json:"stdout_bytes"`
+	StderrBytes int64 `json:"stderr_bytes"`
+}
+
+// endJSON is how a process ended.
+type endJSON struct {
+	ExitCode   *int    `json:"exit_code"`
+	Signal     *string `json:"signal"`
+	TimedOut   bool    `json:"timed_out"`
+	OOMKilled  bool    `json:"oom_killed"`
+	DurationMS *int64  `json:"duration_ms"`
 }
 
 func showProcessAt(p dayfly.Process, now dayfly.Instant) processJSON {
 	out := processJSON{
-		ID: p.ID, PID: p.PID, Status: p.Status, Command: p.Command, StartedAt: stamp(now.Wall.Add(-p.StartedAgo)),
-		OnDisconnect: p.OnDisconnect, StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes,
+		ID: p.ID, PID: p.PID, Name: orNull(p.Name), Status: p.Status, Command: p.Command, TTY: showSize(p.Terminal),
+		StartedAt: stamp(now.Wall.Add(-p.StartedAgo)), OnDisconnect: p.OnDisconnect,
+		restartJSON: restartJSON{Restart: p.Restart, Restarts: p.Restarts},
+		loadJSON: loadJSON{CPUMS: p.CPU.Milliseconds(), MemoryBytes: p.MemoryBytes, Processes: p.Processes,
+			StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes},
 	}
 	if out.OnDisconnect == "" {
 		out.OnDisconnect = dayfly.DisconnectGrace
 	}
+	if out.Restart == "" {
+		out.Restart = dayfly.RestartNever
+	}
 	if e := p.Exit; e != nil {
 		took := e.Duration.Milliseconds()
-		out.ExitCode, out.Signal, out.DurationMS = &e.Code, orNull(e.Signal), &took
-		out.TimedOut, out.OOMKilled = e.TimedOut, e.OOMKilled
+		out.endJSON = endJSON{ExitCode: &e.Code, Signal: orNull(e.Signal), TimedOut: e.TimedOut, OOMKilled: e.OOMKilled, DurationMS: &took}
 	}
 	return out
 }
@@ -58,7 +100,31 @@ func (c *call) process() (control.Machine, string, error) {
 	return m, id, nil
 }
 
-func listProcesses(c *call, p paging) error {
+// processFilter selects processes. Empty fields do not restrict.
+type processFilter struct {
+	paging
+	name   string
+	status dayfly.ProcessStatus
+}
+
+func parseProcesses(q *query) processFilter {
+	f := processFilter{paging: parsePaging(q)}
+	if name, given := q.text("name"); given {
+		if problem := processNameProblem(name); problem != "" {
+			q.bad.add("name", "%s", problem)
+		}
+		f.name = name
+	}
+	status, _ := q.choice("status", string(dayfly.ProcessRunning), string(dayfly.ProcessExited))
+	f.status = dayfly.ProcessStatus(status)
+	return f
+}
+
+func (f processFilter) leavesOut(p dayfly.Process) bool {
+	return f.name != "" && p.Name != f.name || f.status != "" && p.Status != f.status
+}
+
+func listProcesses(c *call, f processFilter) error {
 	m, err := c.machine()
 	if err != nil {
 		return err
@@ -68,7 +134,7 @@ func listProcesses(c *call, p paging) error {
 		return err
 	}
 	now := c.backend.Now()
-	return answerPage(c, p, all, func(p dayfly.Process) string { return p.ID },
+	return answerPage(c, f.paging, slices.DeleteFunc(all, f.leavesOut), func(p dayfly.Process) string { return p.ID },
 		func(p dayfly.Process) processJSON { return showProcessAt(p, now) })
 }
 
@@ -103,12 +169,72 @@ func followOutput(c *call, r resumption) error {
 	if err != nil {
 		return err
 	}
-	output, err := m.Output(c.ctx(), id, r.from, r.follow)
+	if text := c.r.Header.Get("Last-Event-ID"); text != "" {
+		at, ok := parseMark(text)
+		if !ok {
+			return dayfly.Errorf(dayfly.CodeInvalid, "the header Last-Event-ID must be the id of an event of this stream")
+		}
+		r.from = at
+	}
+	ctx, leave, done := c.untilStop() // whoever follows comes back, so he need not hold up a server that stops
+	defer done()
+	stream, err := m.Output(ctx, id, r.from, r.follow)
 	if err != nil {
 		return err
 	}
-	f, _ := streamFormat(c.r.Header)
-	return c.follow(id, output, f, r.follow, false /* replayed */)
+	format, _ := streamFormat(c.r.Header)
+	return c.follow(followed{id: id, stream: stream, ctx: ctx, leave: leave, from: r.from, toEnd: r.follow}, format)
+}
+
+// awaitMax bounds a wait, awaitDefault is how long it takes at most unless asked.
+const (
+	awaitMax     = 24 * time.Hour
+	awaitDefault = time.Minute
+)
+
+func parseAwait(q *query) time.Duration {
+	return time.Duration(q.integer("timeout_ms", 0, awaitMax.Milliseconds(), awaitDefault.Milliseconds())) * time.Millisecond
+}
+
+// awaitProcess answers once a process has exited, or the time is over.
+func awaitProcess(c *call, timeout time.Duration) error {
+	m, id, err := c.process()
+	if err != nil {
+		return err
+	}
+	c.mayTakeLong(http.StatusOK)
+	ctx, cancel := context.WithTimeout(c.ctx(), timeout)
+	defer cancel()
+	p, err := m.Await(ctx, id)
+	if err != nil && ctx.Err() != nil {
+		p, err = m.Process(c.ctx(), id)
+	}
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, showProcessAt(p, c.backend.Now()))
+}
+
+func resizeProcess(c *call, size dayfly.TerminalSize) error {
+	m, id, err := c.process()
+	if err != nil {
+		return err
+	}
+	show := func(ctx context.Context) (processJSON, error) {
+		p, err := m.Process(ctx, id)
+		return showProcessAt(p, c.backend.Now()), err
+	}
+	return c.once(func(ctx context.Context) (control.Answer, error) {
+		if err := m.Resize(ctx, id, size); err != nil {
+			return control.Answer{}, err
+		}
+		p, err := show(ctx)
+		if err != nil {
+			return control.Answer{}, err
+		}
+		body, err := encode(p)
+		return control.Answer{Status: http.StatusOK, Body: body, Kept: []byte("{}")}, err
+	}, func([]byte) (any, error) { return show(c.ctx()) })
 }
 
 // signals are those that can be sent, without SIG.

@@ -55,11 +55,17 @@ func routes() []route {
 		{method: "GET", path: sandboxPath + "/events", endpoint: queryIn(parseEvents, sandboxEvents)},
 
 		{method: "POST", path: sandboxPath + "/exec", endpoint: jsonIn(parseExec, exec)},
-		{method: "GET", path: sandboxPath + "/processes", endpoint: queryIn(parsePaging, listProcesses)},
+		{method: "POST", path: sandboxPath + "/processes", endpoint: jsonIn(parseLaunch, launch)},
+		{method: "GET", path: sandboxPath + "/processes", endpoint: queryIn(parseProcesses, listProcesses)},
 		{method: "GET", path: processPath, endpoint: queryIn(noQuery, showProcess)},
 		{method: "GET", path: processPath + "/output", endpoint: queryIn(parseOutput, followOutput)},
+		{method: "GET", path: processPath + "/wait", endpoint: queryIn(parseAwait, awaitProcess)},
+		{method: "GET", path: processPath + "/attach", endpoint: queryIn(parseAttach, attach)},
+		{method: "POST", path: processPath + "/resize", endpoint: jsonIn(parseSize, resizeProcess)},
 		{method: "POST", path: processPath + "/signal", endpoint: jsonIn(parseSignal, signalProcess)},
 		{method: "POST", path: processPath + "/stdin", endpoint: rawIn(parseStdin, writeStdin)},
+
+		{method: "GET", path: sandboxPath + "/ports/{port}/wait", endpoint: queryIn(parseAwait, awaitPort)},
 
 		{method: "GET", path: filesPath, endpoint: queryIn(parseFiles, getFiles)},
 		{method: "PUT", path: filesPath, endpoint: jsonIn(parsePutFile, putFile)},
@@ -69,6 +75,14 @@ func routes() []route {
 		{method: "PUT", path: filesPath + "/content", endpoint: rawIn(parseWrite, writeContent)},
 		{method: "GET", path: filesPath + "/archive", endpoint: queryIn(parseArchive, readArchive)},
 		{method: "PUT", path: filesPath + "/archive", endpoint: rawIn(parseArchive, writeArchive)},
+
+		{method: "GET", path: filesPath + "/stat", endpoint: queryIn(parsePath, statFile)},
+		{method: "POST", path: filesPath + "/mkdir", endpoint: jsonIn(parseMkdir, mkdir)},
+		{method: "POST", path: filesPath + "/move", endpoint: jsonIn(parseMove, moveFile)},
+		{method: "POST", path: filesPath + "/chmod", endpoint: jsonIn(parseChmod, chmod)},
+		{method: "GET", path: filesPath + "/watch", endpoint: queryIn(parseWatch, watchFiles)},
+		{method: "POST", path: filesPath + "/search", endpoint: jsonIn(parseSearch, search)},
+		{method: "POST", path: filesPath + "/find", endpoint: jsonIn(parseFind, find)},
 
 		{method: "POST", path: "/v1/keys", endpoint: jsonIn(parseNewKey, createKey)},
 		{method: "GET", path: "/v1/keys", endpoint: queryIn(parsePaging, listKeys)},

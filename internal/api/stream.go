@@ -1,10 +1,12 @@
 package api
 
 import (
-	"encoding/base64"
+	"context"
 	"errors"
 	"io"
-	"unicode/utf8"
+	"strconv"
+	"strings"
+	"sync"
 
 	"dayfly.dev/dayfly"
 )
@@ -19,14 +21,6 @@ type eventJSON struct {
 	Replayed bool   `json:"replayed,omitempty"`
 }
 
-// dataJSON carries output: text where it is UTF-8, else exact bytes.
-type dataJSON struct {
-	Type   dayfly.OutputKind `json:"type"`
-	Offset int64             `json:"offset"`
-	Data   *string           `json:"data,omitempty"`
-	B64    *string           `json:"data_b64,omitempty"`
-}
-
 // exitEventJSON is the last event of a command whose end was seen.
 type exitEventJSON struct {
 	Type string `json:"type"`
@@ -39,6 +33,9 @@ type output struct {
 	*sink
 	id      string // of the process
 	held    map[dayfly.OutputKind]*held
+	next    dayfly.Offsets // behind what was sent
+	joined  []byte         // held bytes and what follows them; used again
+	mark    []byte         // the id of an event; used again
 	dropped bool
 	exited  bool
 }
@@ -49,95 +46,171 @@ type held struct {
 	bytes  []byte
 }
 
-// follow answers with the events of a process's output and closes the stream. toEnd: the stream must end in the command's exit.
-func (c *call) follow(id string, from dayfly.OutputStream, f format, toEnd, replayed bool) error {
-	defer func() { _ = from.Close() }() // detaches; nothing is lost by a failure
-	c.replayed(replayed)
-	e := &output{sink: c.openSink(f), id: id, held: map[dayfly.OutputKind]*held{dayfly.OutputStdout: {}, dayfly.OutputStderr: {}}}
-	c.late = e.fail
-	e.write(eventJSON{Type: "start", ID: id, Replayed: replayed})
-	defer e.keepAlive()()
-	for e.failed() == nil {
-		out, err := from.Next()
+// followed is a process's output to be told to a client.
+type followed struct {
+	id       string // of the process
+	stream   dayfly.OutputStream
+	ctx      context.Context         // of stream
+	leave    context.CancelCauseFunc // ends ctx, and with it stream's Next
+	from     dayfly.Offsets
+	toEnd    bool // the stream must end in the command's exit
+	replayed bool
+}
+
+// follow answers with the events of a process's output and closes the stream.
+func (c *call) follow(f followed, format format) error {
+	detach := sync.OnceFunc(func() { _ = f.stream.Close() }) // nothing is lost by a failure
+	defer detach()
+	c.replayed(f.replayed)
+	e := &output{sink: c.openSink(format, f.leave), id: f.id, next: f.from,
+		held: map[dayfly.OutputKind]*held{dayfly.OutputStdout: {}, dayfly.OutputStderr: {}}}
+	e.untaken = e.resumable
+	stop := e.box.run()
+	defer stop()
+	err := e.tell(f)
+	if err != nil {
+		if err = e.ended(err); errors.Is(context.Cause(f.ctx), errStopping) {
+			err = resumeAt(errStopping, e.id, e.next)
+		}
+		_ = errors.Join(e.flushHeld(dayfly.OutputStdout), e.flushHeld(dayfly.OutputStderr)) // not to a client that is gone or cut
+	}
+	detach() // now: the client may still take its time with what is on its way
+	return err
+}
+
+// tell tells one event after the other, to the end. Its error, unless it is the client's, is told by c.late.
+func (e *output) tell(f followed) error {
+	if err := e.write(eventJSON{Type: "start", ID: f.id, Replayed: f.replayed}); err != nil {
+		return err
+	}
+	for {
+		out, err := f.stream.Next()
 		if errors.Is(err, io.EOF) {
-			e.flushHeld(dayfly.OutputStdout)
-			e.flushHeld(dayfly.OutputStderr)
-			if toEnd && !e.exited {
+			if err := errors.Join(e.flushHeld(dayfly.OutputStdout), e.flushHeld(dayfly.OutputStderr)); err != nil {
+				return err
+			}
+			if f.toEnd && !e.exited {
 				return dayfly.Errorf(dayfly.CodeInternal, "the stream ended before the command's end was seen")
 			}
 			return nil
 		}
-		if err != nil {
-			return err // told by c.late
+		if err == nil {
+			err = e.show(out)
 		}
-		e.show(out)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// resumable is the error of a client that was cut, with where to go on.
+func (e *output) resumable() error {
+	return resumeAt(e.c.untaken(), e.id, e.next)
+}
+
+func resumeAt(err *dayfly.Error, id string, next dayfly.Offsets) *dayfly.Error {
+	return err.WithDetail("process", id).WithDetail("stdout_offset", next.Stdout).WithDetail("stderr_offset", next.Stderr).
+		WithHint("the process was left, and goes on as its on_disconnect says; GET …/processes/%s/output?follow=true with the offsets in details goes on here", id)
+}
+
+// show translates one output event.
+func (e *output) show(out dayfly.Output) error {
+	switch out.Kind {
+	case dayfly.OutputStdout, dayfly.OutputStderr:
+		return e.data(out.Kind, out.Offset, out.Data)
+	case dayfly.OutputDropped:
+		if err := e.flushHeld(out.Stream); err != nil {
+			return err
+		}
+		e.dropped = true
+		offset := out.Offset
+		err := e.write(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
+		if err == nil {
+			e.next = behind(e.next, out.Stream, out.Offset+out.Bytes)
+		}
+		return err
+	case dayfly.OutputExit:
+		err := errors.Join(e.flushHeld(dayfly.OutputStdout), e.flushHeld(dayfly.OutputStderr))
+		if err != nil || out.Exit == nil {
+			return err
+		}
+		e.exited = true
+		return e.write(exitEventJSON{Type: "exit", exitJSON: showExit(e.id, *out.Exit), Truncated: e.dropped})
 	}
 	return nil
 }
 
-// fail ends the stream with an error.
-func (e *output) fail(err error) {
-	e.flushHeld(dayfly.OutputStdout)
-	e.flushHeld(dayfly.OutputStderr)
-	e.sink.fail(err)
-}
-
-// show translates one output event.
-func (e *output) show(out dayfly.Output) {
-	switch out.Kind {
-	case dayfly.OutputStdout, dayfly.OutputStderr:
-		e.data(out.Kind, out.Offset, out.Data)
-	case dayfly.OutputDropped:
-		e.flushHeld(out.Stream)
-		e.dropped = true
-		offset := out.Offset
-		e.write(eventJSON{Type: "dropped", Stream: string(out.Stream), Offset: &offset, Bytes: out.Bytes})
-	case dayfly.OutputExit:
-		e.flushHeld(dayfly.OutputStdout)
-		e.flushHeld(dayfly.OutputStderr)
-		if out.Exit != nil {
-			e.exited = true
-			e.write(exitEventJSON{Type: "exit", exitJSON: showExit(e.id, *out.Exit), Truncated: e.dropped})
-		}
+// behind is at with one stream moved on to an offset.
+func behind(at dayfly.Offsets, kind dayfly.OutputKind, offset int64) dayfly.Offsets {
+	if kind == dayfly.OutputStderr {
+		at.Stderr = offset
+	} else {
+		at.Stdout = offset
 	}
+	return at
 }
 
 // data sends output, cut only between characters: the start of one waits for its rest.
-func (e *output) data(kind dayfly.OutputKind, offset int64, data []byte) {
+func (e *output) data(kind dayfly.OutputKind, offset int64, data []byte) error {
 	h := e.held[kind]
 	if len(h.bytes) > 0 && h.offset+int64(len(h.bytes)) != offset {
-		e.flushHeld(kind)
+		if err := e.flushHeld(kind); err != nil {
+			return err
+		}
 	}
 	if len(h.bytes) > 0 {
 		offset = h.offset
-		data = append(h.bytes, data...)
+		e.joined = append(append(e.joined[:0], h.bytes...), data...)
+		data = e.joined
 	}
-	n := partialEnd(data)
-	e.send(kind, offset, data[:len(data)-n])
-	h.offset, h.bytes = offset+int64(len(data)-n), append([]byte(nil), data[len(data)-n:]...)
+	whole := len(data) - partialEnd(data)
+	h.offset, h.bytes = offset+int64(whole), append(h.bytes[:0], data[whole:]...)
+	return e.send(kind, offset, data[:whole])
 }
 
 // flushHeld sends what was held back: its rest will not come.
-func (e *output) flushHeld(kind dayfly.OutputKind) {
+func (e *output) flushHeld(kind dayfly.OutputKind) error {
 	h, ok := e.held[kind]
 	if !ok {
-		return
+		return nil
 	}
-	e.send(kind, h.offset, h.bytes)
+	rest := h.bytes
 	h.bytes = nil
+	return e.send(kind, h.offset, rest)
 }
 
-func (e *output) send(kind dayfly.OutputKind, offset int64, data []byte) {
+func (e *output) send(kind dayfly.OutputKind, offset int64, data []byte) error {
 	if len(data) == 0 {
-		return
+		return nil
 	}
-	event := dataJSON{Type: kind, Offset: offset}
-	if utf8.Valid(data) {
-		text := string(data)
-		event.Data = &text
-	} else {
-		exact := base64.StdEncoding.EncodeToString(data)
-		event.B64 = &exact
+	next := behind(e.next, kind, offset+int64(len(data)))
+	e.mark = appendMark(e.mark[:0], next)
+	err := e.box.put(func(b []byte) []byte { return e.finish(appendOutput(e.begin(b, e.mark), kind, offset, data)) })
+	if err == nil {
+		e.next = next // and only then: whoever is cut goes on behind what was on its way
 	}
-	e.write(event)
+	return err
+}
+
+// appendOutput appends an event of output.
+func appendOutput(b []byte, kind dayfly.OutputKind, offset int64, data []byte) []byte {
+	b = append(append(append(b, `{"type":"`...), kind...), '"')
+	b = append(appendField(b, "offset", offset), ',')
+	return append(appendData(b, data), '}')
+}
+
+// appendMark writes offsets as the id of a server-sent event.
+func appendMark(b []byte, at dayfly.Offsets) []byte {
+	b = append(strconv.AppendInt(b, at.Stdout, 10), ':')
+	return strconv.AppendInt(b, at.Stderr, 10)
+}
+
+// parseMark reads such an id.
+func parseMark(s string) (at dayfly.Offsets, ok bool) {
+	first, second, found := strings.Cut(s, ":")
+	var errs [2]error
+	at.Stdout, errs[0] = strconv.ParseInt(first, 10, 64)
+	at.Stderr, errs[1] = strconv.ParseInt(second, 10, 64)
+	given := found && errors.Join(errs[:]...) == nil && at.Stdout >= 0 && at.Stderr >= 0
+	return at, given && string(appendMark(nil, at)) == s
 }

@@ -10,10 +10,9 @@ import (
 type waiting struct {
 	c      *call
 	status int
-	stop   chan struct{}
-	done   sync.WaitGroup
 
 	mu    sync.Mutex
+	timer *time.Timer // of the next sign of life, or nil before the first is due
 	ended bool
 	sent  bool // the head has gone
 }
@@ -21,7 +20,7 @@ type waiting struct {
 // mayTakeLong begins to keep the answer alive. status is that of success. Everything that writes an answer ends it first; until
 // then nobody else may touch the response or its header.
 func (c *call) mayTakeLong(status int) {
-	c.wait = &waiting{c: c, status: status, stop: make(chan struct{})}
+	c.wait = &waiting{c: c, status: status}
 	c.wait.begin()
 }
 
@@ -32,7 +31,7 @@ func (c *call) afterBody(status int) {
 		c.mayTakeLong(status)
 		return
 	}
-	c.wait = &waiting{c: c, status: status, stop: make(chan struct{})}
+	c.wait = &waiting{c: c, status: status}
 	body.mu.Lock()
 	defer body.mu.Unlock()
 	body.atEnd = c.wait.begin
@@ -43,29 +42,17 @@ func (w *waiting) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.ended {
-		w.done.Go(w.run)
+		w.timer = time.AfterFunc(w.c.silence, w.sign) // most answers come before it: nothing runs for them
 	}
 }
 
-func (w *waiting) run() {
-	tick := time.NewTicker(w.c.silence)
-	defer tick.Stop()
-	for {
-		select {
-		case <-w.stop:
-			return
-		case <-w.c.ctx().Done():
-			return
-		case <-tick.C:
-			w.sign()
-		}
-	}
-}
-
-// sign sends one sign of life. That it cannot be written shows at the next write.
+// sign sends one sign of life and has the next one come. That it cannot be written shows at the next write.
 func (w *waiting) sign() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.ended || w.c.ctx().Err() != nil {
+		return
+	}
 	if !w.sent {
 		w.sent = true
 		w.c.w.Header().Set("Content-Type", "application/json")
@@ -74,16 +61,16 @@ func (w *waiting) sign() {
 	}
 	_, _ = w.c.w.Write([]byte(" "))
 	_ = http.NewResponseController(w.c.w).Flush()
+	w.timer.Reset(w.c.silence)
 }
 
-// end stops the signs of life and tells whether the head has gone. It may be called again.
+// end stops the signs of life and tells whether the head has gone. No sign is sent after it. It may be called again.
 func (w *waiting) end() bool {
-	w.mu.Lock()
-	if !w.ended {
-		w.ended = true
-		close(w.stop)
+	w.mu.Lock() // waits for a sign that is being sent
+	defer w.mu.Unlock()
+	w.ended = true
+	if w.timer != nil {
+		w.timer.Stop()
 	}
-	w.mu.Unlock()
-	w.done.Wait()
 	return w.sent
 }

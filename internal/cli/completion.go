@@ -71,6 +71,32 @@ func (a *app) completeSandboxes(cmd *cobra.Command, args []string, word string) 
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
+// completeProcess completes a sandbox's id and then ids and names of its commands.
+func (a *app) completeProcess(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.completeSandboxes(cmd, args, word)
+	}
+	client, ctx, cancel := a.completer(cmd)
+	defer cancel()
+	if client == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var found []string
+	for p, err := range client.Sandbox(args[0]).Processes(ctx, sdk.ProcessListOptions{}) {
+		if err != nil || len(found) >= completionMax {
+			break
+		}
+		about := "\t" + printable(string(p.Status)+" "+p.Command)
+		for _, name := range []string{p.Name, p.ID} {
+			if name != "" && strings.HasPrefix(name, word) && !slices.Contains(args, name) {
+				found = append(found, name+strings.ReplaceAll(about, "\n", " "))
+				break
+			}
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
 // completeImages completes names of images.
 func (a *app) completeImages(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	client, ctx, cancel := a.completer(cmd)

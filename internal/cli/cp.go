@@ -19,31 +19,41 @@ import (
 const cpLong = `Cp copies a file or a folder into a sandbox or out of one. The side in the sandbox is written ID:PATH; a relative
 PATH begins at the home directory. As with cp -r, a destination that is a folder, or ends in a slash, receives the
 source under its own name; SOURCE/. copies what is in a folder. Links stay links, empty folders and permissions are kept.
-"-" stands for standard input or output, for one file.
+"-" stands for standard input or output: for the bytes of a file, or for a tar stream where the other side is a folder.
 
-Files are replaced as a whole: nobody sees half of one.`
+Files are replaced as a whole: nobody sees half of one. A download that breaks is taken up where it broke. On a terminal a
+line tells bytes, rate and the time that is left, unless --quiet is given.`
 
 const cpExample = `  dayfly cp ./src sb2c9x0q8d7k4m1n5p3r6t:work
   dayfly cp sb2c9x0q8d7k4m1n5p3r6t:work/report.html .
   dayfly cp sb2c9x0q8d7k4m1n5p3r6t:/etc/os-release - | head -1
-  pg_dump shop | dayfly cp - sb2c9x0q8d7k4m1n5p3r6t:shop.sql`
+  pg_dump shop | dayfly cp - sb2c9x0q8d7k4m1n5p3r6t:shop.sql
+  dayfly cp sb2c9x0q8d7k4m1n5p3r6t:work - | tar t`
 
 func (a *app) cpCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "cp SOURCE DESTINATION", Short: "Copy files into a sandbox or out of one", Long: cpLong, Example: cpExample,
 		Args: exactly("the source", "the destination"), ValidArgsFunction: a.completeCopy,
-		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			moved, err := a.copy(cmd.Context(), parsePlace(args[0]), parsePlace(args[1]))
-			if err != nil {
-				return err
-			}
-			a.noteSkipped(moved)
-			if a.json() && args[1] != "-" {
-				return a.writeJSON(newJSONTransfer(moved))
-			}
-			return nil
-		}),
 	}
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "do not show how far it is")
+	cmd.RunE = a.do(func(cmd *cobra.Command, args []string) error {
+		from, to := parsePlace(args[0]), parsePlace(args[1])
+		ctx, finish := cmd.Context(), func() {}
+		if !*quiet && !a.json() {
+			ctx, finish = a.showProgress(ctx, from)
+		}
+		moved, err := a.copy(ctx, from, to)
+		finish()
+		if err != nil {
+			return err
+		}
+		a.noteSkipped(moved)
+		if a.json() && args[1] != "-" {
+			return a.writeJSON(newJSONTransfer(moved))
+		}
+		return nil
+	})
+	return cmd
 }
 
 // place is one side of a copy: on this machine where id is empty.
@@ -71,20 +81,56 @@ func (a *app) copy(ctx context.Context, from, to place) (sdk.Transfer, error) {
 	case from.path == "-" && from.id == "":
 		return uploadStream(ctx, client.Sandbox(to.id), cmpReader(a.Stdin), to.path)
 	case to.path == "-" && to.id == "":
-		n, err := client.Sandbox(from.id).Download(ctx, from.path, a.Stdout)
-		return sdk.Transfer{Files: 1, Bytes: n}, err
+		return downloadStream(ctx, client.Sandbox(from.id), from.path, a.Stdout)
 	case to.id != "":
 		return upload(ctx, client.Sandbox(to.id), from.path, to.path)
 	}
 	return download(ctx, client.Sandbox(from.id), from.path, to.path)
 }
 
+// uploadStream writes r to the file remote, or unpacks it into the folder remote.
 func uploadStream(ctx context.Context, sandbox *sdk.Sandbox, r io.Reader, remote string) (sdk.Transfer, error) {
-	if remote == "" || strings.HasSuffix(remote, "/") {
-		return sdk.Transfer{}, usagef("the destination needs a file's name").withHint("write ID:PATH")
+	folder := remote == "" || strings.HasSuffix(remote, "/")
+	if !folder {
+		var err error
+		if folder, err = sandbox.IsDir(ctx, remote); err != nil {
+			return sdk.Transfer{}, err
+		}
+	}
+	if folder {
+		counted := &countingReader{from: r}
+		err := sandbox.UploadTar(ctx, counted, either(remote, "."))
+		return sdk.Transfer{Bytes: counted.bytes}, err
 	}
 	info, err := sandbox.Upload(ctx, remote, r, 0)
 	return sdk.Transfer{Files: 1, Bytes: info.SizeBytes}, err
+}
+
+// countingReader counts what is read of from.
+type countingReader struct {
+	from  io.Reader
+	bytes int64
+}
+
+// Read implements io.Reader.
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// downloadStream writes the file remote to w, or the folder remote as a tar stream.
+func downloadStream(ctx context.Context, sandbox *sdk.Sandbox, remote string, w io.Writer) (sdk.Transfer, error) {
+	folder, err := sandbox.IsDir(ctx, either(remote, "."))
+	if err != nil {
+		return sdk.Transfer{}, err
+	}
+	if folder {
+		n, err := sandbox.DownloadTar(ctx, either(remote, "."), w)
+		return sdk.Transfer{Bytes: n}, err
+	}
+	n, err := sandbox.Download(ctx, remote, w)
+	return sdk.Transfer{Files: 1, Bytes: n}, err
 }
 
 // upload copies a local file or folder, which is followed if it is a link, to remote.

@@ -90,7 +90,7 @@ func ownFailure(err error) error {
 	if !errors.As(err, &f) {
 		return &failure{code: exitDayfly, text: err.Error(), cause: err}
 	}
-	if f.code != exitFailed {
+	if f.code != exitFailed || f.text == "" { // one without a text is the command's own code
 		return err
 	}
 	return &failure{code: exitDayfly, text: err.Error(), hint: f.hint, cause: f.cause}

@@ -17,6 +17,7 @@ type follower struct {
 	sandbox *sdk.Sandbox
 	options sdk.ExecOptions
 	started func(process string) // told the command's id, or nil
+	lost    int64                // bytes of output that nobody will see
 }
 
 // follow gives the command's exit code. The error is Dayfly's own failure, or that nobody reads the output.
@@ -25,21 +26,35 @@ func (f *follower) follow(ctx context.Context, argv []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	exit, err := f.events(stream)
+	if err != nil {
+		return 0, err
+	}
+	if f.lost > 0 && exit.ExitCode == 0 { // a stream that ended without an error ended with an exit
+		return 0, failf("the command succeeded, but %d bytes of its output were lost", f.lost).
+			withHint("read faster, or have it write to a file in the sandbox and copy that out")
+	}
+	return exit.ExitCode, nil
+}
+
+// events shows a stream to its end: the exit, or nil where output was only wanted up to now.
+func (f *follower) events(stream *sdk.Stream) (exit *sdk.Exit, err error) {
 	for ev, err := range stream.All() {
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		if ev.Type == sdk.EventStart && f.started != nil {
 			f.started(ev.ID)
 		}
 		if err := f.show(ev); err != nil {
-			return 0, err
+			return nil, err
 		}
-		if ev.Type == sdk.EventExit {
-			return ev.Exit.ExitCode, nil
+		if ev.Type == sdk.EventDropped {
+			f.lost += ev.Bytes
 		}
+		exit = ev.Exit
 	}
-	return 0, failf("the command's outcome was not seen")
+	return exit, nil
 }
 
 func (f *follower) show(ev sdk.Event) error {
@@ -52,16 +67,21 @@ func (f *follower) show(ev sdk.Event) error {
 	case sdk.EventStderr:
 		return writeAll(f.app.Stderr, ev.Data)
 	case sdk.EventDropped:
-		f.app.note("%d bytes of %s were lost while the connection was broken", ev.Bytes, ev.Of)
+		f.app.note("%d bytes of %s are no longer kept", ev.Bytes, ev.Of)
 	case sdk.EventExit:
-		if ev.Exit.TimedOut {
-			f.app.note("the command ran into its timeout")
-		}
-		if ev.Exit.OOMKilled {
-			f.app.note("the command was ended for lack of memory; give more with --memory-mb")
-		}
+		f.app.noteExit(ev.Exit)
 	}
 	return nil
+}
+
+// noteExit tells what an exit code alone does not.
+func (a *app) noteExit(e *sdk.Exit) {
+	if e.TimedOut {
+		a.note("the command ran into its timeout")
+	}
+	if e.OOMKilled {
+		a.note("the command was ended for lack of memory; give more with --memory-mb")
+	}
 }
 
 func writeAll(w io.Writer, p []byte) error {

@@ -126,7 +126,7 @@ func (a *app) imagesRm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Remove images",
 		Long:    "Rm removes images by name or id. An image that sandboxes run on stays: end them first. One that is gone already is a success.",
-		Example: "  dayfly images rm tools", Args: atLeastOne("the image's NAME"), ValidArgsFunction: a.completeImages,
+		Example: "  dayfly images rm tools", Args: atLeast("the image's NAME"), ValidArgsFunction: a.completeImages,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			client, err := a.client()
 			if err != nil {

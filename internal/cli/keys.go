@@ -86,7 +86,7 @@ func (a *app) keysRm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Revoke keys",
 		Long:    "Rm revokes keys at once. One that is gone already is a success. The last admin key cannot be removed.",
-		Example: "  dayfly keys rm ke2c9x0q8d7k4m1n5p3r6t", Args: atLeastOne("the key's ID"), ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  dayfly keys rm ke2c9x0q8d7k4m1n5p3r6t", Args: atLeast("the key's ID"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			client, err := a.client()
 			if err != nil {
@@ -94,16 +94,6 @@ func (a *app) keysRm() *cobra.Command {
 			}
 			return a.removeEach(args, func(id string) error { return client.DeleteKey(cmd.Context(), id) })
 		}),
-	}
-}
-
-// atLeastOne wants one argument or more.
-func atLeastOne(name string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return usagef("%s is missing", name).at(cmd)
-		}
-		return nil
 	}
 }
 

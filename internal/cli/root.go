@@ -89,8 +89,9 @@ func Root(o Options) *cobra.Command {
 	f.StringVar(&a.flags.config, "config", "", "configuration file (default ~/.config/dayfly/config.yaml)")
 	_ = root.RegisterFlagCompletionFunc(FlagOutput, cobra.FixedCompletions([]string{outputText, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
-		a.runCommand(), a.createCommand(), a.lsCommand(), a.showCommand(), a.execCommand(), a.cpCommand(), a.extendCommand(),
-		a.rmCommand(), a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
+		a.runCommand(), a.createCommand(), a.lsCommand(), a.showCommand(), a.execCommand(), a.shCommand(), a.attachCommand(),
+		a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.cpCommand(), a.filesCommand(), a.extendCommand(), a.rmCommand(),
+		a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	root.AddCommand(o.Extra...)
 	root.InitDefaultHelpCmd()
@@ -101,6 +102,9 @@ func Root(o Options) *cobra.Command {
 	}
 	return root
 }
+
+// passThrough are the commands that exit with another command's code.
+var passThrough = []string{"run", "exec", "sh", "attach"}
 
 // Execute runs the command line with args, tells on stderr what failed and gives the exit code. The first SIGINT, SIGTERM
 // or SIGHUP ends the command's context, the second the process.
@@ -120,7 +124,7 @@ func Execute(root *cobra.Command, args []string) int {
 	}
 	output, _ := root.PersistentFlags().GetString(FlagOutput)
 	code := report(root.ErrOrStderr(), err, output == outputJSON)
-	if name := cmd.Name(); code == exitUsage && (name == "run" || name == "exec") {
+	if code == exitUsage && err.Error() != "" && slices.Contains(passThrough, cmd.Name()) {
 		return exitDayfly // 2 would look like the command's own code
 	}
 	return code
@@ -154,6 +158,24 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// atLeast is exactly for a last argument that may be repeated.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usagef("%s is missing", names[len(args)]).at(cmd)
+		}
+		return nil
+	}
+}
+
+// oneOrTwo takes a sandbox and one argument more, or none.
+func oneOrTwo(cmd *cobra.Command, args []string) error {
+	if len(args) > 2 {
+		return usagef("%q is one argument too many", args[2]).at(cmd)
+	}
+	return atLeast("the sandbox's ID")(cmd, args)
 }
 
 func unknownCommand(cmd *cobra.Command, args []string) error {

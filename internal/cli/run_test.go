@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,11 +27,15 @@ func TestRun(t *testing.T) {
 	}{
 		{"both outputs", []string{"run", "--", "sh", "-c", "echo out; echo err >&2"}, "", 0, "out\n", "err\n"},
 		{"exit code", []string{"run", "sh", "-c", "exit 7"}, "", 7, "", ""},
+		{"exit code 2, which is not a wrong use of run", []string{"run", "sh", "-c", "exit 2"}, "", 2, "", ""},
+		{"exit code 1", []string{"run", "sh", "-c", "exit 1"}, "", 1, "", ""},
 		{"flags of the command", []string{"run", "echo", "-n", "--keep"}, "", 0, "--keep", ""},
 		{"stdin", []string{"run", "--", "cat"}, "a\x00\xff\n", 0, "a\x00\xff\n", ""},
 		{"no stdin", []string{"run", "-n", "--", "cat"}, "lost", 0, "", ""},
 		{"no such program", []string{"run", "--", "/nope"}, "", 127, "", ""},
 		{"environment", []string{"run", "--env", "A=b c", "--", "sh", "-c", "echo $#"}, "", 0, "0\n", ""},
+		{"lost output is no success", []string{"run", "--", "sh", "-c", "echo out #drop"}, "", 125, "out\n", "100 bytes of its output were lost"},
+		{"a failure with lost output", []string{"run", "--", "sh", "-c", "exit 6 #drop"}, "", 6, "", "100 bytes of stdout are no longer kept"},
 		{"refused", []string{"run", "--image", "full", "--", "true"}, "", 125, "", "dayfly: your account may have 1 live sandbox"},
 		{"no command", []string{"run"}, "", 125, "", "the command to run is missing"},
 		{"bad label", []string{"run", "--label", "x", "true"}, "", 125, "", "not key=value"},
@@ -184,7 +189,7 @@ func TestReaderLeaves(t *testing.T) {
 	}
 }
 
-// TestExecSignal: Ctrl-C goes to the command, whose last words are shown; the sandbox stays.
+// TestExecSignal: Ctrl-C goes to the command, whose last words are shown and whose code is passed on; the sandbox stays.
 func TestExecSignal(t *testing.T) {
 	s := newServer(t)
 	_, id, _ := s.dayfly(t, "", "create")
@@ -200,8 +205,33 @@ func TestExecSignal(t *testing.T) {
 	<-up
 	_ = c.Process.Signal(syscall.SIGINT)
 	_ = c.Wait()
-	if code := c.ProcessState.ExitCode(); code != 130 || out.got != "up\nbye\n" || len(s.live) != 1 {
+	if code := c.ProcessState.ExitCode(); code != 3 || out.got != "up\nbye\n" || len(s.live) != 1 {
 		t.Errorf("exit %d, stdout %q, stderr %q, %d live", code, out.got, &c.stderr, len(s.live))
+	}
+}
+
+// TestExecSignalTwice: a command that ignores Ctrl-C is killed by the second one, and not before.
+func TestExecSignalTwice(t *testing.T) {
+	s := newServer(t)
+	_, id, _ := s.dayfly(t, "", "create")
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	c := newCommand(t, ctx, t.TempDir(), s.env(), "exec", strings.TrimSpace(id), "--", "sh", "-c", `trap 'echo ignored' INT; echo up; while :; do sleep 0.05; done`)
+	up, ignored := make(chan struct{}), make(chan struct{})
+	c.Stdout = io.MultiWriter(&notify{want: "up\n", seen: up}, &notify{want: "ignored\n", seen: ignored})
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-up
+	_ = c.Process.Signal(syscall.SIGINT)
+	<-ignored
+	_ = c.Process.Signal(syscall.SIGINT)
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 130 && code != 137 {
+		t.Errorf("exit %d, stderr %q", code, &c.stderr)
+	}
+	if got := s.signals(); !slices.Equal(got, []string{"INT", "KILL"}) {
+		t.Errorf("signals %v", got)
 	}
 }
 

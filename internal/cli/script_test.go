@@ -183,7 +183,7 @@ func (s *script) words(line string) []string {
 	return words
 }
 
-var changing = regexp.MustCompile(`"(expires_at|go|platform|remaining_ms)": ("[^"]*"|[0-9]+)`)
+var changing = regexp.MustCompile(`"(expires_at|go|platform|remaining_ms|pid|waited_ms|stdout_bytes|stderr_bytes)": ("[^"]*"|[0-9]+)`)
 
 // golden compares with a file that documents a command's JSON. DAYFLY_UPDATE=1 writes it anew.
 func (s *script) golden(name string) {

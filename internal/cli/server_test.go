@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,17 @@ type testServer struct {
 	live      map[string]map[string]any
 	deleted   []string
 	processes map[string]*process
+	signalled []string
+	n2        int
+	started   map[string]*background
+	hold      chan struct{} // nil, or what answers to signals wait for
+	slow      int           // bytes a second of an upload; 0: as fast as it goes
+}
+
+func (s *testServer) signals() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.signalled)
 }
 
 type process struct {
@@ -50,9 +62,10 @@ func newServer(t *testing.T) *testServer {
 	mux.HandleFunc("POST /v1/sandboxes/{id}/exec", s.exec)
 	mux.HandleFunc("POST /v1/sandboxes/{id}/processes/{pid}/stdin", s.stdin)
 	mux.HandleFunc("POST /v1/sandboxes/{id}/processes/{pid}/signal", s.signal)
+	s.routeProcesses(t, mux)
 	mux.HandleFunc("/v1/sandboxes/{id}/files/content", s.content)
 	mux.HandleFunc("/v1/sandboxes/{id}/files/archive", s.archive)
-	mux.HandleFunc("GET /v1/sandboxes/{id}/files", s.files)
+	s.routeFiles(mux)
 	mux.HandleFunc("GET /v1/events", s.events)
 	mux.HandleFunc("GET /v1/sandboxes/{id}/events", s.events)
 	mux.HandleFunc("POST /v1/keys", func(w http.ResponseWriter, r *http.Request) {
@@ -210,6 +223,7 @@ func (s *testServer) remove(w http.ResponseWriter, r *http.Request) {
 	for _, p := range s.processes {
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	}
+	s.endAttached()
 	sb["status"], sb["ended_at"], sb["end_reason"] = "deleted", epoch, "requested"
 	reply(w, 200, sb)
 }
@@ -255,6 +269,9 @@ func (s *testServer) exec(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	events.write(map[string]any{"type": "start", "id": id})
 	_ = cmd.Wait()
+	if strings.HasSuffix(body.Argv[len(body.Argv)-1], "#drop") { // as for a reader that was away for too long
+		events.write(map[string]any{"type": "dropped", "stream": "stdout", "offset": 4, "bytes": 100})
+	}
 	s.mu.Lock()
 	delete(s.processes, id)
 	s.mu.Unlock()
@@ -294,25 +311,26 @@ func (s *streamWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *testServer) process(r *http.Request) *process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.processes[r.PathValue("pid")]
-}
-
 func (s *testServer) stdin(w http.ResponseWriter, r *http.Request) {
-	p := s.process(r)
-	if p == nil {
+	var to io.WriteCloser
+	s.mu.Lock()
+	if p := s.processes[r.PathValue("pid")]; p != nil {
+		to = p.stdin
+	} else if p := s.started[r.PathValue("pid")]; p != nil {
+		to = p.stdin
+	}
+	s.mu.Unlock()
+	if to == nil {
 		fail(w, 410, "gone", "the process has ended")
 		return
 	}
 	b, _ := io.ReadAll(r.Body)
-	if _, err := p.stdin.Write(b); err != nil {
+	if _, err := to.Write(b); err != nil {
 		fail(w, 409, "conflict", "the process reads no more")
 		return
 	}
 	if r.URL.Query().Get("close") == "true" {
-		_ = p.stdin.Close()
+		_ = to.Close()
 	}
 	reply(w, 200, map[string]any{})
 }
@@ -320,9 +338,20 @@ func (s *testServer) stdin(w http.ResponseWriter, r *http.Request) {
 func (s *testServer) signal(w http.ResponseWriter, r *http.Request) {
 	var body struct{ Signal string }
 	_ = json.NewDecoder(r.Body).Decode(&body)
-	if p := s.process(r); p != nil {
-		_ = syscall.Kill(-p.cmd.Process.Pid, map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}[body.Signal])
+	s.mu.Lock()
+	s.signalled = append(s.signalled, body.Signal)
+	if s.hold != nil {
+		s.mu.Unlock()
+		<-s.hold
+		s.mu.Lock()
 	}
+	number := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[body.Signal]
+	if p := s.started[r.PathValue("pid")]; p != nil {
+		_ = syscall.Kill(-p.cmd.Process.Pid, number)
+	} else if p := s.processes[r.PathValue("pid")]; p != nil {
+		_ = syscall.Kill(-p.cmd.Process.Pid, number)
+	}
+	s.mu.Unlock()
 	reply(w, 200, map[string]any{})
 }
 
@@ -342,7 +371,17 @@ func (s *testServer) content(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(b)
 		return
 	}
-	b, _ := io.ReadAll(r.Body)
+	var b []byte
+	for chunk := make([]byte, 64<<10); ; {
+		n, err := r.Body.Read(chunk)
+		b = append(b, chunk[:n]...)
+		if s.slow > 0 {
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(s.slow)) // a slow network is what is tested
+		}
+		if err != nil {
+			break
+		}
+	}
 	_ = os.MkdirAll(filepath.Dir(path), 0o755)
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		fail(w, 409, "file_conflict", "it is a directory")
@@ -369,21 +408,6 @@ func (s *testServer) archive(w http.ResponseWriter, r *http.Request) {
 	_ = tw.AddFS(os.DirFS(path))
 	_ = tw.Close()
 	_, _ = w.Write(b.Bytes())
-}
-
-func (s *testServer) files(w http.ResponseWriter, r *http.Request) {
-	if _, ok := s.find(w, r); !ok {
-		return
-	}
-	info, err := os.Stat(s.path(r))
-	switch {
-	case err != nil:
-		fail(w, 404, "file_not_found", "there is no such file")
-	case !info.IsDir():
-		fail(w, 409, "file_conflict", "it is no directory")
-	default:
-		reply(w, 200, map[string]any{"entries": []any{}, "next_cursor": nil})
-	}
 }
 
 func reply(w http.ResponseWriter, status int, v any) {

@@ -103,6 +103,7 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
+// TestCreateFails is bug 29 as well: the same create works once its reason is gone.
 func TestCreateFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

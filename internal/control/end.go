@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,6 +14,10 @@ import (
 // ending is one teardown under way. All who want the same sandbox gone wait for the same one.
 type ending struct {
 	done chan struct{} // closed once the machine is gone and the record says so
+
+	steps []string       // that failed in the last attempt; guarded, as what follows, by Plane.mu
+	since dayfly.Instant // of the first attempt that failed
+	tries int            // that failed
 }
 
 // retryTeardown is how long a failed teardown waits before it is tried again; it doubles up to retryTeardownMax.
@@ -45,23 +50,48 @@ func (p *Plane) DeleteSandbox(ctx context.Context, who Principal, id string) (da
 
 // end records that a sandbox shall be gone and begins its teardown, unless one is under way.
 func (p *Plane) end(by dayfly.Actor, id string, reason dayfly.EndReason) (*ending, error) {
+	return p.endAs(by, Ending{ID: id, Reason: reason})
+}
+
+// endAs is end for what the host found: seen tells when, if it knows.
+func (p *Plane) endAs(by dayfly.Actor, seen Ending) (*ending, error) {
+	if err := p.recordEnding(by, seen); err != nil {
+		return nil, err
+	}
+	failpoint.Hit("control.end.recorded")
+	return p.tearDown(seen.ID), nil
+}
+
+// noteEnding is recordEnding for the node, which is about to remove what tells how a sandbox ended.
+func (p *Plane) noteEnding(seen Ending) error {
+	err := p.recordEnding(dayfly.ActorReconciler, seen)
+	if dayfly.ErrorCode(err) == dayfly.CodeNotFound {
+		return nil
+	}
+	return err
+}
+
+// recordEnding records that a sandbox shall be gone, unless that is on record, and why and when it ended as far as is known.
+func (p *Plane) recordEnding(by dayfly.Actor, seen Ending) error {
+	id, reason := seen.ID, seen.Reason
 	_, err := p.move(by, id, func(now dayfly.Instant, sb *dayfly.Sandbox) bool {
 		if sb.Status.Ended() || sb.Status == dayfly.StatusDeleting {
 			return false
 		}
 		sb.Wanted, sb.Status, sb.End = dayfly.StatusDeleted, dayfly.StatusDeleting, reason
+		if at, known := seen.seen(now, *sb); known {
+			now = at
+		} else if reason == dayfly.EndLeaseExpired && sb.Lease.BootID == now.BootID && sb.Lease.Due(now) {
+			now = dayfly.Instant{Wall: now.WallAt(sb.Lease.Deadline), Boot: sb.Lease.Deadline, BootID: now.BootID}
+		}
 		sb.StampEnded(now) // until the host tells; what crashes in between is not billed beyond this
 		return true
 	})
-	if err != nil {
-		return nil, err
-	}
-	failpoint.Hit("control.end.recorded")
-	return p.teardown(id), nil
+	return err
 }
 
-// teardown destroys a machine in the background, trying again until it is gone, and then closes its record.
-func (p *Plane) teardown(id string) *ending {
+// tearDown destroys a machine in the background, trying again until it is gone, and then closes its record.
+func (p *Plane) tearDown(id string) *ending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.endings[id]; e != nil {
@@ -88,19 +118,25 @@ func (p *Plane) carryOut(id string, e *ending, l *launch) {
 		l.cancel()
 		<-l.done
 	}
-	if p.destroy(id) {
+	if p.destroy(id, e) {
 		p.meter.Deleted(p.since(begun))
 	}
 }
 
 // destroy tries until the machine is gone and the record says so, which it tells, or the server closes; a later start then
-// goes on.
-func (p *Plane) destroy(id string) bool {
-	var ended *Ending // how it ended, from the moment it is gone
+// goes on. A record whose machine is gone waits for nothing else longer than DeleteWait. What fails meanwhile is noted in e.
+func (p *Plane) destroy(id string, e *ending) bool {
+	begun := p.node.Now()
+	var t teardown
 	for pause := retryTeardown; ; pause = min(2*pause, retryTeardownMax) {
-		err := p.destroyOnce(id, &ended)
+		patience := DeleteWait - p.since(begun)
+		err := p.destroyOnce(id, &t, patience <= 0)
 		if err == nil {
 			return true
+		}
+		p.failing(e, err)
+		if patience > 0 && errors.Is(err, ErrLeftover) {
+			pause = min(pause, patience)
 		}
 		p.log.Error("teardown of a sandbox; trying again", "sandbox", id, "after", pause, "error", err)
 		p.sweepSoon()
@@ -114,19 +150,36 @@ func (p *Plane) destroy(id string) bool {
 	}
 }
 
-// destroyOnce is one attempt. What it finds out about the end is kept for the next one in *ended.
-func (p *Plane) destroyOnce(id string, ended **Ending) error {
-	if *ended == nil {
+// teardown is how far the attempts to destroy a machine have come.
+type teardown struct {
+	ended   *Ending // how it ended, as seen when it was gone first
+	cleared bool    // nothing of it is left
+}
+
+// destroyOnce is one attempt. late closes the record though something of the dead machine is left.
+func (p *Plane) destroyOnce(id string, t *teardown, late bool) error {
+	var err error
+	if !t.cleared {
 		ctx, cancel := p.attempt()
 		defer cancel()
-		e, err := p.node.Destroy(ctx, id)
-		if err != nil {
+		var e Ending
+		e, err = p.node.Destroy(ctx, id)
+		if err != nil && !errors.Is(err, ErrLeftover) {
 			return err
 		}
-		failpoint.Hit("control.end.gone")
-		*ended = &e
+		if t.ended == nil {
+			t.ended = &e
+		}
+		if t.cleared = err == nil; t.cleared {
+			failpoint.Hit("control.end.gone")
+		} else if !late {
+			return err
+		}
 	}
-	return p.closeRecord(**ended)
+	if closeErr := p.closeRecord(*t.ended); closeErr != nil {
+		err = errors.Join(err, &StepError{"record the end", closeErr})
+	}
+	return err
 }
 
 // attempt bounds one try to destroy a machine. It runs on while the plane closes, for closeGrace.
@@ -196,7 +249,7 @@ func (p *Plane) watchEndings(ctx context.Context) {
 			if err := p.closeRecord(ended); err != nil {
 				p.log.Error("machine ended by itself; its teardown records it", "error", err)
 			}
-			p.teardown(ended.ID)
+			p.tearDown(ended.ID)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package control_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +216,93 @@ func TestDelete(t *testing.T) {
 		b.restart(control.Config{})
 		if sb := b.record(sb.ID); sb.Status != dayfly.StatusDeleted || sb.End != dayfly.EndRequested {
 			t.Errorf("after the restart it is %s (%s)", sb.Status, sb.End)
+		}
+	})
+}
+
+// TestStuckTeardown is bug 115: a step that fails for ever keeps no record open, and no quota taken, once the machine is gone.
+func TestStuckTeardown(t *testing.T) {
+	bubble(t, "of a dead machine", control.Config{}, func(t *testing.T, b *bed) {
+		sb := b.create(control.CreateSandbox{Timeout: time.Minute})
+		stuck := true
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error {
+				if stuck {
+					return errors.Join(errTest, control.ErrLeftover)
+				}
+				return nil
+			}
+		})
+		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
+		wantCode(t, err, "")
+		synctest.Wait()
+		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndRequested)
+		if got := b.record(sb.ID).Times.EndedAt.Sub(sb.Times.CreatedAt); got > time.Second {
+			t.Errorf("bug 30: the teardown counts as life: %s", got)
+		}
+		tries := b.node.destroyed(sb.ID)
+		time.Sleep(5 * time.Minute)
+		if b.node.destroyed(sb.ID) == tries {
+			t.Error("what is left was given up")
+		}
+		b.node.change(func() { stuck = false })
+		time.Sleep(time.Minute)
+		tries = b.node.destroyed(sb.ID)
+		time.Sleep(5 * time.Minute)
+		if b.node.destroyed(sb.ID) != tries {
+			t.Error("it goes on though nothing is left")
+		}
+	})
+}
+
+func TestStuck(t *testing.T) {
+	bubble(t, "a step that fails is shown until it is done", control.Config{}, func(t *testing.T, b *bed) {
+		stuck, other := b.create(control.CreateSandbox{}), b.create(control.CreateSandbox{})
+		problems := len(b.plane.Ready(t.Context()))
+		b.node.change(func() {
+			b.node.destroy = func(_ context.Context, id string) error {
+				if id != stuck.ID {
+					return nil
+				}
+				return errors.Join(fmt.Errorf("of it: %w", &control.StepError{Step: "remove disk", Err: errTest}), &control.StepError{Step: "detach network", Err: errTest})
+			}
+		})
+		began := b.plane.Now()
+		time.Sleep(time.Second)
+		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, stuck.ID)
+		wantCode(t, err, "")
+		_, err = b.plane.DeleteSandbox(t.Context(), b.admin, other.ID)
+		wantCode(t, err, "")
+		got := b.plane.Stuck()
+		if len(got) != 2 || got[0].Sandbox != stuck.ID || got[0].Step != "detach network" || got[1].Step != "remove disk" || got[0].Tries < 3 ||
+			!got[1].At(b.plane.Now()).Equal(began.Wall.Add(time.Second)) {
+			t.Errorf("stuck: %+v", got)
+		}
+		if now := b.plane.Ready(t.Context()); len(now) != problems {
+			t.Errorf("it keeps work from being taken: %v", now)
+		}
+		b.node.change(func() { b.node.destroy = nil })
+		b.store.set("MoveSandbox", errTest)
+		time.Sleep(time.Minute)
+		if got := b.plane.Stuck(); len(got) != 1 || got[0].Step != "record the end" {
+			t.Errorf("stuck: %+v", got)
+		}
+		b.store.set("MoveSandbox", nil)
+		time.Sleep(time.Minute)
+		if got := b.plane.Stuck(); len(got) != 0 {
+			t.Errorf("stuck after the end: %+v", got)
+		}
+		b.wantEnd(stuck.ID, dayfly.StatusDeleted, dayfly.EndRequested)
+	})
+	bubble(t, "a step without a name, of many", control.Config{MaxLive: 200}, func(t *testing.T, b *bed) {
+		b.node.change(func() { b.node.destroy = func(context.Context, string) error { return errTest } })
+		for range 120 {
+			sb := b.create(control.CreateSandbox{})
+			b.node.dies(sb.ID, dayfly.EndCrashed, time.Now())
+		}
+		synctest.Wait()
+		if got := b.plane.Stuck(); len(got) != 100 || got[0].Step == "" {
+			t.Errorf("%d are shown", len(got))
 		}
 	})
 }

@@ -55,6 +55,24 @@ func (p *Plane) ExecStream(ctx context.Context, who Principal, id string, spec d
 	return out, nil
 }
 
+// Launch starts a command in the background. It has no timeout unless one is given, and goes on when its clients leave unless told
+// otherwise; a terminal's input stays open. A repeated request gets the first one's process as it is now. CodeConflict: a
+// running process of the sandbox has the name.
+func (p *Plane) Launch(ctx context.Context, who Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req Idempotency) (Outcome[dayfly.Process], error) {
+	if spec.Timeout == 0 {
+		spec.Timeout = dayfly.NoTimeout
+	}
+	if spec.OnDisconnect == "" {
+		spec.OnDisconnect = dayfly.DisconnectContinue
+	}
+	spec.Follow = true // whoever follows it gets all of its output
+	spec.OpenStdin = spec.OpenStdin || spec.Terminal != nil
+	return execOnce(ctx, p, who, id, spec, req, execution[dayfly.Process]{
+		run:  func(m Machine, spec dayfly.ProcessSpec) (dayfly.Process, error) { return m.Launch(ctx, spec, stdin) },
+		join: func(_ Machine, process dayfly.Process) (dayfly.Process, error) { return process, nil },
+	})
+}
+
 // execution is how a command is run by the first request, and joined by a repeated one.
 type execution[T any] struct {
 	run  func(m Machine, spec dayfly.ProcessSpec) (T, error)
@@ -109,7 +127,7 @@ func execOnce[T any](ctx context.Context, p *Plane, who Principal, id string, sp
 		defer p.land(f)
 		out.Value, err = e.run(m, spec)
 		failpoint.Hit("control.exec.ran")
-		p.finishExec(who, req, spec.ID, err)
+		p.finishExec(ctx, m, who, req, spec.ID, err)
 		failpoint.Hit("control.exec.finished")
 		return out, err
 	}
@@ -142,12 +160,21 @@ var refusals = []dayfly.Code{
 }
 
 // finishExec keeps the claim of a command that was, or may have been, started, and gives the key of one that was not back.
-func (p *Plane) finishExec(who Principal, req Idempotency, process string, err error) {
-	if err != nil && slices.Contains(refusals, dayfly.ErrorCode(err)) {
+func (p *Plane) finishExec(ctx context.Context, m Machine, who Principal, req Idempotency, process string, err error) {
+	if err != nil && (slices.Contains(refusals, dayfly.ErrorCode(err)) || nameTaken(ctx, m, process, err)) {
 		p.abandonRequest(who, req)
 		return
 	}
 	done := p.claim(who, req, p.Now().Wall)
 	done.Resource, done.Done = process, true
 	_ = p.keepRequest(*done) // logged; the claim with the process's id is kept in any case
+}
+
+// nameTaken tells that a command was not started because another one has its name, and not because it runs itself.
+func nameTaken(ctx context.Context, m Machine, process string, err error) bool {
+	if dayfly.ErrorCode(err) != dayfly.CodeConflict {
+		return false
+	}
+	_, err = m.Process(ctx, process)
+	return dayfly.ErrorCode(err) == dayfly.CodeNotFound
 }

@@ -30,11 +30,20 @@ func (p *Plane) Authenticate(ctx context.Context, secret string) (Principal, err
 	if !strings.HasPrefix(secret, secretPrefix) {
 		return Principal{}, errUnauthorized
 	}
-	key, acc, err := p.store.KeyByHash(ctx, hashSecret(secret))
+	hash := hashSecret(secret)
+	who, ok, since := p.principals.recall(hash)
+	if ok {
+		return who, nil
+	}
+	key, acc, err := p.store.KeyByHash(ctx, hash)
 	if dayfly.ErrorCode(err) == dayfly.CodeUnauthorized {
 		return Principal{}, errUnauthorized
 	}
-	return Principal{Account: acc, Key: key}, err
+	who = Principal{Account: acc, Key: key}
+	if err == nil {
+		p.principals.note(hash, who, since)
+	}
+	return who, err
 }
 
 // CreateKey makes a key for the principal's account, or, for an admin, for any account, which is made with its first key.
@@ -94,7 +103,9 @@ func (p *Plane) Keys(ctx context.Context, who Principal) ([]dayfly.Key, error) {
 // RemoveKey removes one of the account's keys; an admin may remove any. CodeConflict: it is the last admin key.
 func (p *Plane) RemoveKey(ctx context.Context, who Principal, id string) error {
 	ctx = dayfly.WithActor(ctx, who.actor())
-	if err := p.store.RemoveKey(ctx, keyScope(who), id); err != nil {
+	err := p.store.RemoveKey(ctx, keyScope(who), id)
+	p.principals.forgetAll()
+	if err != nil {
 		return err
 	}
 	p.tell(ctx, dayfly.Event{Account: who.Account.ID, Type: dayfly.EventKeyRemoved, Cause: id})

@@ -374,7 +374,10 @@ func TestRecover(t *testing.T) {
 	})
 	bubble(t, "what could not be removed is deleting until it is", cfg, func(t *testing.T, b *bed) {
 		sb := b.create(control.CreateSandbox{})
-		b.node.found.Ending = []control.Ending{{ID: sb.ID, At: time.Now(), Reason: dayfly.EndReconciled}}
+		died := b.node.Now()
+		time.Sleep(time.Minute)
+		b.node.found.Ending = []control.Ending{{ID: sb.ID, At: died.Wall, Boot: died.Boot, Reason: dayfly.EndReconciled}}
+		delete(b.node.machines, sb.ID)
 		b.node.change(func() {
 			b.node.destroy = func(context.Context, string) error { return errTest }
 		})
@@ -384,7 +387,9 @@ func TestRecover(t *testing.T) {
 			b.node.destroy = nil
 		})
 		time.Sleep(time.Minute)
-		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndReconciled)
+		if got := b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndReconciled); got.Times.EndedBoot != died.Boot || !got.Times.EndedAt.Equal(died.Wall) {
+			t.Errorf("ended at %s, want %s, when the start dated it to", got.Times.EndedBoot, died.Boot)
+		}
 	})
 	for name, spoil := range map[string]func(b *bed){
 		"records": func(b *bed) { b.store.set("LiveSandboxes", dayfly.Errorf(dayfly.CodeUnavailable, "down")) },

@@ -11,22 +11,35 @@ import (
 // Machine gives access to a running sandbox of the account. CodeGone: it ended or is ending; CodeNotRunning: it is still
 // starting or paused. Every error of the machine's methods that is due to its end tells how it ended.
 func (p *Plane) Machine(ctx context.Context, who Principal, id string) (Machine, error) {
-	sb, err := p.Sandbox(ctx, who, id)
-	if err != nil {
+	if err := p.mustRun(ctx, who, id); err != nil {
 		return nil, err
-	}
-	switch sb.Status {
-	case dayfly.StatusDeleting, dayfly.StatusDeleted, dayfly.StatusFailed:
-		return nil, goneError(sb)
-	case dayfly.StatusProvisioning, dayfly.StatusPaused:
-		return nil, dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", id, sb.Status).
-			WithHint("wait until it is running").WithDetail("status", string(sb.Status))
 	}
 	m, err := p.node.Machine(ctx, id)
 	if err != nil {
 		return nil, p.gone(ctx, id, err)
 	}
 	return &explained{Machine: m, plane: p, id: id}, nil
+}
+
+// mustRun tells why a sandbox of the account cannot be worked in, or nil. What is known to run is not read again.
+func (p *Plane) mustRun(ctx context.Context, who Principal, id string) error {
+	account, ok, since := p.running.recall(id)
+	if ok && account == who.Account.ID {
+		return nil
+	}
+	sb, err := p.Sandbox(ctx, who, id)
+	if err != nil {
+		return err
+	}
+	switch sb.Status {
+	case dayfly.StatusDeleting, dayfly.StatusDeleted, dayfly.StatusFailed:
+		return goneError(sb)
+	case dayfly.StatusProvisioning, dayfly.StatusPaused:
+		return dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", id, sb.Status).
+			WithHint("wait until it is running").WithDetail("status", string(sb.Status))
+	}
+	p.running.note(id, sb.Account, since)
+	return nil
 }
 
 // explained is a machine whose calls tell how the sandbox ended when they fail for it.
@@ -75,6 +88,11 @@ func (s *explainedStream) Next() (dayfly.Output, error) {
 		err = s.m.plane.gone(s.ctx, s.m.id, err)
 	}
 	return out, err
+}
+
+func (m *explained) Await(ctx context.Context, id string) (dayfly.Process, error) {
+	proc, err := m.Machine.Await(ctx, id)
+	return proc, m.plane.gone(ctx, m.id, err)
 }
 
 func (m *explained) Process(ctx context.Context, id string) (dayfly.Process, error) {

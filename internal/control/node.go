@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"time"
@@ -29,21 +30,29 @@ type Node interface {
 	// lease as the host knows it, when it is not due.
 	Expire(ctx context.Context, id string) (lease dayfly.Lease, ended bool, err error)
 	// Destroy ends the machine and removes its disk, network and files. It returns once no process of it lives and its disk
-	// is unlinked. Idempotent and legal for ids it never saw.
+	// is unlinked. Idempotent and legal for ids it never saw; of what was dead before, and nobody saw die, the Ending tells no time.
+	// ErrLeftover: that much is done, and the Ending is true, but something
+	// else could not be removed yet. The error joins a StepError for each step that failed.
 	Destroy(ctx context.Context, id string) (Ending, error)
 	// Machine gives access to a machine that accepts commands. CodeGone: it ended.
 	Machine(ctx context.Context, id string) (Machine, error)
 	// Endings delivers each machine that ended without Destroy being called: expired, crashed.
 	Endings() <-chan Ending
-	// Recover takes hold of what survived a restart and removes what has no valid lease. known are the records.
-	Recover(ctx context.Context, known []dayfly.Sandbox) (Recovery, error)
+	// Recover takes hold of what survived a restart and removes what has no valid lease. known are the records. note is told how each
+	// known one ended before anything of that is removed, so that a crash in between loses no time; it is called from several
+	// goroutines, and its error ends the recovery.
+	Recover(ctx context.Context, known []dayfly.Sandbox, note func(Ending) error) (Recovery, error)
 	// Problems lists what keeps the node from being ready, or nil.
 	Problems(ctx context.Context) []Problem
 	// Sweep is one bounded pass over the host: what no live machine and no work under way owns goes. known are the live records,
 	// read before. It stops, and removes nothing, when it cannot look, or when more than half of what lives under a valid lease
-	// would go; the latter unless force is set. The error joins all that went wrong.
-	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (Swept, error)
+	// would go; the latter unless force is set. What lives under a valid lease and has no record is told, for adoption, not removed. The error joins all that went wrong.
+	// note is as of Recover; a sandbox that it has an error for is left for the next pass.
+	Sweep(ctx context.Context, known []dayfly.Sandbox, force bool, note func(Ending) error) (Swept, error)
 }
+
+// ErrLeftover is among the errors of Node.Destroy when the machine has no process, address or disk any more.
+var ErrLeftover = errors.New("only leftovers of the dead machine are there")
 
 // Ending is how and when a machine ended, as the host saw it.
 type Ending struct {
@@ -86,12 +95,16 @@ type Processes interface {
 	Output(ctx context.Context, id string, from dayfly.Offsets, follow bool) (dayfly.OutputStream, error)
 	// Result waits for a process's end. CodeGone: its record was dropped; CodeNotFound: never known.
 	Result(ctx context.Context, id string) (dayfly.Result, error)
+	// Await gives a process's record once it has exited. Unlike Result it makes nobody the process's client: that the caller leaves
+	// decides nothing. CodeGone and CodeNotFound as for Result.
+	Await(ctx context.Context, id string) (dayfly.Process, error)
 	Process(ctx context.Context, id string) (dayfly.Process, error)
 	Processes(ctx context.Context) ([]dayfly.Process, error)
 	// Signal sends a signal ("TERM", "KILL", …) to the process's group, or with tree to every descendant; a KILL of the tree
 	// returns once all are dead.
 	Signal(ctx context.Context, id, signal string, tree bool) error
-	// Launch starts a command in the background and returns its record; stdin, at most a request body, is fed to it meanwhile.
+	// Launch starts a command in the background and returns its record; stdin, at most a request body, is fed to it meanwhile. The
+	// caller is not its client: OnDisconnect decides once somebody was and left.
 	Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error)
 	// Resize sets the size of a process's terminal and has its program repaint. CodeConflict: it has none.
 	Resize(ctx context.Context, id string, size dayfly.TerminalSize) error

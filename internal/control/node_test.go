@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -135,15 +136,19 @@ func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error
 	n.mu.Lock()
 	n.destroys[id]++
 	n.mu.Unlock()
+	var err error
 	if hook := pick(n, &n.destroy); hook != nil {
-		if err := hook(ctx, id); err != nil {
+		if err = hook(ctx, id); err != nil && !errors.Is(err, control.ErrLeftover) {
 			return control.Ending{}, err
 		}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.machines[id] == nil { // dead before
+		return control.Ending{ID: id, Reason: dayfly.EndCrashed}, err
+	}
 	delete(n.machines, id)
-	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, nil
+	return control.Ending{ID: id, At: n.Now().Wall, Boot: n.Now().Boot, Reason: dayfly.EndCrashed}, err
 }
 
 func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error) {
@@ -157,12 +162,17 @@ func (n *mapNode) Machine(_ context.Context, id string) (control.Machine, error)
 
 func (n *mapNode) Endings() <-chan control.Ending { return n.endings }
 
-func (n *mapNode) Recover(_ context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
+func (n *mapNode) Recover(_ context.Context, known []dayfly.Sandbox, note func(control.Ending) error) (control.Recovery, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known = known
 	if n.recover != nil {
 		if err := n.recover(); err != nil {
+			return control.Recovery{}, err
+		}
+	}
+	for _, e := range append(slices.Clone(n.found.Ended), n.found.Ending...) {
+		if err := note(e); err != nil {
 			return control.Recovery{}, err
 		}
 	}
@@ -173,7 +183,7 @@ func (n *mapNode) Problems(context.Context) []control.Problem {
 	return []control.Problem{{Component: "warden", Message: "it rests"}}
 }
 
-func (n *mapNode) Sweep(_ context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
+func (n *mapNode) Sweep(_ context.Context, known []dayfly.Sandbox, force bool, _ func(control.Ending) error) (control.Swept, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.swept++

@@ -65,6 +65,9 @@ type Plane struct {
 	reaper *Reaper
 	wake   chan struct{} // capacity 1: a pass of the reconciler is to be made soon
 
+	principals known[Principal] // by the hash of their secret
+	running    known[string]    // the accounts of running sandboxes, by id
+
 	sweeping sync.Mutex // held for a whole pass
 	stopped  string     // why the last pass stopped, or empty
 	left     int        // sandboxes whose leftovers it left for the next

@@ -91,7 +91,7 @@ func (r *Reaper) Reconcile(ctx context.Context, now dayfly.Instant) error {
 	for _, sb := range live {
 		switch {
 		case sb.Status == dayfly.StatusDeleting:
-			r.plane.teardown(sb.ID)
+			r.plane.tearDown(sb.ID)
 		case sb.Status == dayfly.StatusProvisioning:
 			if r.plane.launching(sb.ID) == nil {
 				r.giveUp(sb.ID)
@@ -121,7 +121,7 @@ func (r *Reaper) giveUp(id string) {
 		return
 	}
 	if moved.Status == dayfly.StatusDeleting {
-		r.plane.teardown(id)
+		r.plane.tearDown(id)
 	}
 }
 

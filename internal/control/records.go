@@ -68,6 +68,7 @@ func (p *Plane) move(by dayfly.Actor, id string, change func(now dayfly.Instant,
 			return sb, nil
 		}
 		moved, err := p.store.MoveSandbox(ctx, sb)
+		p.running.forget(id)
 		if !lostRace(err) {
 			return moved, err
 		}

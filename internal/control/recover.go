@@ -18,7 +18,7 @@ func (p *Plane) recover(ctx context.Context) ([]Finding, error) {
 		return nil, fmt.Errorf("read live sandboxes: %w", err)
 	}
 	failpoint.Hit("control.recover.begin")
-	found, err := p.node.Recover(ctx, known)
+	found, err := p.node.Recover(ctx, known, p.noteEnding)
 	if err != nil {
 		return nil, fmt.Errorf("recover the node: %w", err)
 	}
@@ -39,7 +39,7 @@ func (p *Plane) recover(ctx context.Context) ([]Finding, error) {
 	}
 	failpoint.Hit("control.recover.closed")
 	for _, ended := range found.Ending {
-		if _, err := p.end(dayfly.ActorReconciler, ended.ID, ended.Reason); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
+		if _, err := p.endAs(dayfly.ActorReconciler, ended); err != nil && dayfly.ErrorCode(err) != dayfly.CodeNotFound {
 			return nil, fmt.Errorf("record that %s is ending: %w", ended.ID, err)
 		}
 	}
@@ -55,7 +55,7 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 		return fmt.Errorf("adopt %s: %w", sb.ID, err)
 	}
 	if stored.Status == dayfly.StatusDeleting || stored.Status.Ended() {
-		p.teardown(sb.ID) // its end was asked for before the restart
+		p.tearDown(sb.ID) // its end was asked for before the restart
 		return nil
 	}
 	moved, err := p.move(dayfly.ActorReconciler, sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {

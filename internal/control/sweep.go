@@ -26,9 +26,10 @@ type Finding struct {
 // Swept is what one pass over the host found and did.
 type Swept struct {
 	Findings []Finding
-	Ended    []Ending // of the known ones: running by their records, but not on the host
-	Left     int      // sandboxes whose leftovers wait for the next pass
-	Stopped  string   // why the pass removed nothing, or empty
+	Running  []dayfly.Sandbox // alive under a valid lease, and without a record or not held before: as of Recovery
+	Ended    []Ending         // of the known ones: running by their records, but not on the host
+	Left     int              // sandboxes whose leftovers wait for the next pass
+	Stopped  string           // why the pass removed nothing, or empty
 }
 
 // sweep has the node remove leftovers and the store forget what is old, until ctx ends: every sweepEvery, and when something
@@ -157,30 +158,50 @@ func (p *Plane) sweepNode(ctx context.Context, force bool) (Swept, error) {
 		}
 		return Swept{Stopped: "the records cannot be read"}, fmt.Errorf("read live sandboxes: %w", err)
 	}
-	swept, err := p.node.Sweep(ctx, known, force)
+	swept, err := p.node.Sweep(ctx, known, force, p.noteEnding)
 	p.left = swept.Left
 	p.tellFound(ctx, swept.Findings)
 	if ctx.Err() == nil {
 		p.tellStopped(ctx, swept.Stopped)
 	}
 	errs := []error{err}
+	for _, sb := range swept.Running {
+		errs = append(errs, p.adoptUnseen(ctx, sb))
+	}
 	for _, ended := range swept.Ended {
 		errs = append(errs, p.endUnseen(ctx, ended))
 	}
 	return swept, errors.Join(errs...)
 }
 
+// adoptUnseen gives a machine that a pass found alive its record, unless it has one that says so, or is on its way to it. One that
+// was ended on record is ended.
+func (p *Plane) adoptUnseen(ctx context.Context, sb dayfly.Sandbox) error {
+	rec, err := p.store.Sandbox(ctx, "", sb.ID)
+	switch {
+	case dayfly.ErrorCode(err) == dayfly.CodeNotFound:
+		p.meter.Found(foundUnrecorded)
+		p.log.Warn("adopting a machine without a record", "sandbox", sb.ID)
+	case err != nil:
+		return fmt.Errorf("look for the record of %s: %w", sb.ID, err)
+	case !rec.Status.Ended():
+		return nil
+	}
+	return p.adopt(ctx, sb)
+}
+
 // endUnseen closes the record of a machine that is not there any more, unless its end is known and under way.
 func (p *Plane) endUnseen(ctx context.Context, ended Ending) error {
 	sb, err := p.store.Sandbox(ctx, "", ended.ID)
-	if err != nil || sb.Status != dayfly.StatusRunning {
+	noted := sb.Status == dayfly.StatusDeleting && sb.End == ended.Reason
+	if err != nil || sb.Status != dayfly.StatusRunning && !noted {
 		return err
 	}
 	p.meter.Found(foundEnded)
 	if err := p.closeRecord(ended); err != nil {
 		return err
 	}
-	p.teardown(ended.ID)
+	p.tearDown(ended.ID)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,12 +94,20 @@ func TestSweep(t *testing.T) {
 			t.Errorf("events %+v", got)
 		}
 	})
-	bubble(t, "records that cannot be read stop the pass before the host is touched", control.Config{}, func(t *testing.T, b *bed) {
+	bubble(t, "bug 18: records that cannot be read stop the pass before the host is touched", control.Config{}, func(t *testing.T, b *bed) {
+		for range 3 {
+			b.create(control.CreateSandbox{})
+		}
 		synctest.Wait()
 		before := b.node.passes()
 		b.store.set("LiveSandboxes", errTest)
-		if err := b.plane.Sweep(t.Context(), b.plane.Now()); err == nil {
-			t.Error("no error")
+		for range 2 {
+			if err := b.plane.Sweep(t.Context(), b.plane.Now()); err == nil {
+				t.Error("no error")
+			}
+		}
+		if b.node.lives() != 3 {
+			t.Errorf("%d of 3 machines live", b.node.lives())
 		}
 		b.store.set("LiveSandboxes", nil)
 		if got := b.reconciled(); len(got) != 1 || got[0].Type != dayfly.EventNotSwept || b.node.passes() != before {
@@ -120,6 +129,67 @@ func TestSweep(t *testing.T) {
 			t.Errorf("ended at %s, want %s", got.Times.EndedAt, at)
 		}
 		b.wantEnd(asked.ID, dayfly.StatusDeleted, dayfly.EndRequested)
+	})
+}
+
+func TestSweepAdopts(t *testing.T) {
+	n := &notes{}
+	bubble(t, "a machine whose record went is adopted until its lease ends", control.Config{Meter: n}, func(t *testing.T, b *bed) {
+		known, other := b.create(control.CreateSandbox{}), b.create(control.CreateSandbox{Timeout: 20 * time.Minute})
+		lost := b.record(other.ID)
+		lost.ID, lost.Labels = dayfly.NewID(dayfly.PrefixSandbox), map[string]string{"a": "b"}
+		b.node.machines[lost.ID] = &mapMachine{lease: lost.Lease}
+		n.want(t, "created 0s", "created 0s")
+		b.sweeps(control.Swept{Running: []dayfly.Sandbox{lost, b.record(known.ID)}}, nil)
+		for range 2 {
+			wantCode(t, b.plane.Sweep(t.Context(), b.plane.Now()), "")
+		}
+		n.want(t, "found machine_without_record")
+		got, err := b.plane.Sandbox(t.Context(), b.admin, lost.ID)
+		if err != nil || got.Status != dayfly.StatusRunning || got.Labels["a"] != "b" || got.Lease != lost.Lease || got.Times.ReadyAt.IsZero() {
+			t.Errorf("its account sees %+v, %v", got, err)
+		}
+		if _, err := b.plane.Machine(t.Context(), b.admin, lost.ID); err != nil {
+			t.Errorf("it cannot be used: %v", err)
+		}
+		b.sweeps(control.Swept{}, nil)
+		time.Sleep(20*time.Minute - time.Millisecond)
+		b.wantEnd(lost.ID, dayfly.StatusRunning, "")
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		b.wantEnd(lost.ID, dayfly.StatusDeleted, dayfly.EndLeaseExpired)
+	})
+	bubble(t, "one that is on its way up or down is left to that", control.Config{}, func(t *testing.T, b *bed) {
+		finish := b.slow()
+		var g sync.WaitGroup
+		g.Go(func() {
+			_, err := b.plane.CreateSandbox(t.Context(), b.admin, control.CreateSandbox{})
+			wantCode(t, err, "")
+		})
+		synctest.Wait()
+		making := b.all()[0]
+		b.sweeps(control.Swept{Running: []dayfly.Sandbox{making}}, nil)
+		wantCode(t, b.plane.Sweep(t.Context(), b.plane.Now()), "")
+		b.wantEnd(making.ID, dayfly.StatusProvisioning, "")
+		finish()
+		g.Wait()
+		b.node.change(func() {
+			b.node.destroy = func(context.Context, string) error { return errTest }
+		})
+		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, making.ID)
+		wantCode(t, err, "")
+		wantCode(t, b.plane.Sweep(t.Context(), b.plane.Now()), "")
+		b.wantEnd(making.ID, dayfly.StatusDeleting, dayfly.EndRequested)
+	})
+	bubble(t, "one that was ended on record is ended", control.Config{}, func(t *testing.T, b *bed) {
+		sb := b.create(control.CreateSandbox{})
+		_, err := b.plane.DeleteSandbox(t.Context(), b.admin, sb.ID)
+		wantCode(t, err, "")
+		b.node.machines[sb.ID] = &mapMachine{lease: sb.Lease}
+		b.sweeps(control.Swept{Running: []dayfly.Sandbox{sb}}, nil)
+		wantCode(t, b.plane.Sweep(t.Context(), b.plane.Now()), "")
+		synctest.Wait()
+		b.wantEnd(sb.ID, dayfly.StatusDeleted, dayfly.EndRequested)
 	})
 }
 

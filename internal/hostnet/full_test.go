@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFullBlock fills every slot's permission and has the whole table put back at once. It is an internal test because 4096
+// TestFullBlock is bug 118: it fills every slot's permission and has the whole table put back at once. It is an internal test because 4096
 // pairs of links would take minutes; the set does not need them.
 func TestFullBlock(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -207,7 +207,7 @@ func TestFailedAttachLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestParallel has thirty workers come and go on slots of their own; at the end each live one has exactly its rules.
+// TestParallel is bug 119: thirty workers come and go on slots of their own; at the end each live one has exactly its rules.
 func TestParallel(t *testing.T) {
 	const workers, rounds = 30, 4
 	w := newWorld(t)

@@ -41,6 +41,9 @@ func (m *Manager) Admit(ctx context.Context, limits dayfly.Limits, driver dayfly
 	if err := fitsEver(limits, total, poolTotal); err != nil {
 		return err
 	}
+	if m.waiting.Load() >= waitingMax() {
+		return tooManyStarts()
+	}
 	need := admitIdleFactor * m.probes[driver].IdleBytes * int64(m.starting()+1)
 	if available-admitReserveBytes < need {
 		return noCapacity("memory", need+admitReserveBytes, available)
@@ -75,6 +78,14 @@ func noCapacity(what string, need, have int64) error {
 		what, need>>20, have>>20).
 		WithHint("delete sandboxes, or wait until leases end").WithRetryAfter(admitRetry).
 		WithDetail("missing", what)
+}
+
+// waitingMax bounds the creates that wait for their turn to start.
+func waitingMax() int64 { return waitingPerCPU * int64(runtime.NumCPU()) }
+
+func tooManyStarts() error {
+	return dayfly.Errorf(dayfly.CodeNoCapacity, "too many machines are starting on this host: %d wait for their turn", waitingMax()).
+		WithHint("try again in a moment, with fewer at once").WithRetryAfter(admitRetry).WithDetail("missing", "starts")
 }
 
 // starting counts creates under way: their memory does not show in MemAvailable yet.

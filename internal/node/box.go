@@ -209,15 +209,15 @@ func (b *Box) release() {
 	}
 }
 
-// endingUnder is ending for a machine whose lease is known: one that emptied at or after its deadline, or that nobody saw end
-// and whose deadline has passed, was ended by its lease, by the agent's clock if by nobody else's.
+// endingUnder is ending for a machine that was watched and whose lease is known: one that emptied when the agent's own clock may
+// have ended it, or that nobody saw end and whose deadline has passed, was ended by its lease.
 func (m *Manager) endingUnder(id string, lease dayfly.Lease) control.Ending {
 	now := m.Now()
 	e, known := m.ending(id)
 	if e.Reason != dayfly.EndCrashed || !lease.Due(now) || lease.BootID != now.BootID {
 		return e
 	}
-	if known && e.Boot < lease.Deadline {
+	if known && e.Boot < lease.AgentEnds() {
 		return e
 	}
 	if !known {
@@ -227,7 +227,8 @@ func (m *Manager) endingUnder(id string, lease dayfly.Lease) control.Ending {
 	return e
 }
 
-// ending reads how a machine ended from what the enforcers wrote down, else it ended now by itself. known tells which.
+// ending reads how a machine ended from what the enforcers wrote down. known is false when nobody saw it; then it ended by itself
+// at the latest when it was found dead, or now.
 func (m *Manager) ending(id string) (e control.Ending, known bool) {
 	now := m.Now()
 	e = control.Ending{ID: id, At: now.Wall, Boot: now.Boot, Reason: dayfly.EndCrashed}
@@ -236,6 +237,12 @@ func (m *Manager) ending(id string) (e control.Ending, known bool) {
 		m.opt.Log.Warn("read end record", "sandbox", id, "error", err)
 	}
 	if !ok {
+		return e, false
+	}
+	if end.Found {
+		if end.BootID == now.BootID {
+			e.At, e.Boot = now.WallAt(end.Boot), end.Boot
+		}
 		return e, false
 	}
 	if end.Expired {

@@ -41,12 +41,10 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start %s: %w", sb.ID, err)
 	}
-	select {
-	case m.starts <- struct{}{}:
-		defer func() { <-m.starts }()
-	case <-ctx.Done():
-		return fmt.Errorf("wait to start %s: %w", sb.ID, ctx.Err())
+	if err := m.takeTurn(ctx); err != nil {
+		return fmt.Errorf("wait to start %s: %w", sb.ID, err)
 	}
+	defer func() { <-m.starts }()
 	failpoint.Hit("node.create.begin")
 	slot, err := m.takeSlot()
 	if err != nil {
@@ -66,6 +64,25 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	m.setBox(b)
 	m.background(func() { b.watch(m.life) })
 	return nil
+}
+
+// takeTurn waits until fewer than startsPerCPU machines are being started. CodeNoCapacity: too many wait already.
+func (m *Manager) takeTurn(ctx context.Context) error {
+	select {
+	case m.starts <- struct{}{}:
+		return nil
+	default:
+	}
+	defer m.waiting.Add(-1)
+	if m.waiting.Add(1) > waitingMax() {
+		return tooManyStarts()
+	}
+	select {
+	case m.starts <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // fullUp turns the lack of room that a start ran into, although it was admitted, into what the caller can act on.

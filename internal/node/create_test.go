@@ -2,14 +2,19 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
 )
 
 func TestCreateOrder(t *testing.T) {
@@ -53,33 +58,35 @@ func TestCreateOrder(t *testing.T) {
 	}
 }
 
+// TestCreateFails is bug 29: a create that fails at any step leaves nothing, and its error names the step.
 func TestCreateFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
+		step  string // part of the error
 		spoil func(w *world, cancel context.CancelFunc)
 	}{
-		{"no warden", func(w *world, _ context.CancelFunc) { w.leases.dead.Store(true) }},
-		{"lease file", func(w *world, _ context.CancelFunc) { set(&w.leases.fail, "Write") }},
-		{"state file", func(w *world, _ context.CancelFunc) {
+		{"no warden", "no warden", func(w *world, _ context.CancelFunc) { w.leases.dead.Store(true) }},
+		{"lease file", "write lease", func(w *world, _ context.CancelFunc) { set(&w.leases.fail, "Write") }},
+		{"state file", "write sb", func(w *world, _ context.CancelFunc) {
 			_ = os.Remove(filepath.Join(w.dir, "state"))
 			w.t.Cleanup(func() { _ = os.Remove(filepath.Join(w.dir, "state")) })
 		}},
-		{"run directory", func(w *world, _ context.CancelFunc) {
+		{"run directory", "make run directory", func(w *world, _ context.CancelFunc) {
 			w.leases.wrote = func(id string) { _ = os.WriteFile(filepath.Join(w.dir, "run", id), nil, 0o600) }
 		}},
-		{"disk", func(w *world, _ context.CancelFunc) { set(&w.pool.fail, "Create") }},
-		{"network", func(w *world, _ context.CancelFunc) { set(&w.net.fail, "Attach") }},
-		{"driver", func(w *world, _ context.CancelFunc) {
+		{"disk", "make disk", func(w *world, _ context.CancelFunc) { set(&w.pool.fail, "Create") }},
+		{"network", "start", func(w *world, _ context.CancelFunc) { set(&w.net.fail, "Attach") }},
+		{"driver", "start", func(w *world, _ context.CancelFunc) {
 			w.driver.before = func(dayfly.InstanceSpec) error { return errTest }
 		}},
-		{"driver, late", func(w *world, _ context.CancelFunc) {
+		{"driver, late", "start", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(dayfly.Instance) error { return errTest }
 		}},
-		{"no driver", func(w *world, _ context.CancelFunc) {}},
-		{"agent cannot be reached", func(w *world, _ context.CancelFunc) {
+		{"no driver", `no driver "another"`, func(w *world, _ context.CancelFunc) {}},
+		{"agent cannot be reached", "greet the agent", func(w *world, _ context.CancelFunc) {
 			w.driver.wrapped = func(i *spyInstance) { i.broken.Store(&errTest) }
 		}},
-		{"machine dies at once", func(w *world, _ context.CancelFunc) {
+		{"machine dies at once", "greet the agent", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(inst dayfly.Instance) error {
 				if err := w.driver.Driver.Reclaim(context.Background(), inst.ID()); err != nil {
 					return err
@@ -88,14 +95,14 @@ func TestCreateFails(t *testing.T) {
 				return nil
 			}
 		}},
-		{"cancelled before", func(_ *world, cancel context.CancelFunc) { cancel() }},
-		{"cancelled in the driver", func(w *world, cancel context.CancelFunc) {
+		{"cancelled before", "", func(_ *world, cancel context.CancelFunc) { cancel() }},
+		{"cancelled in the driver", "start", func(w *world, cancel context.CancelFunc) {
 			w.driver.before = func(dayfly.InstanceSpec) error { cancel(); return nil }
 		}},
-		{"cancelled after the driver", func(w *world, cancel context.CancelFunc) {
+		{"cancelled after the driver", "greet the agent", func(w *world, cancel context.CancelFunc) {
 			w.driver.wrapped = func(*spyInstance) { cancel() }
 		}},
-		{"lease ends meanwhile", func(w *world, _ context.CancelFunc) {
+		{"lease ends meanwhile", "its lease ended", func(w *world, _ context.CancelFunc) {
 			w.driver.after = func(dayfly.Instance) error { w.clock.step(2 * time.Hour); return nil }
 		}},
 	} {
@@ -111,6 +118,9 @@ func TestCreateFails(t *testing.T) {
 			err := w.manager.Create(ctx, sb, dayfly.Image{ID: "im1"})
 			if err == nil {
 				t.Fatal("Create succeeded")
+			}
+			if !strings.Contains(err.Error(), tt.step) {
+				t.Errorf("%q does not name the step %q", err, tt.step)
 			}
 			if code := dayfly.ErrorCode(err); code == dayfly.CodeGone || code == dayfly.CodeNotFound {
 				t.Errorf("code = %s: a start that fails is no sandbox that ended", code)
@@ -132,17 +142,64 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
+// TestTooManyStarts: beyond a named number of creates that wait for their turn, the next is refused at once.
+func TestTooManyStarts(t *testing.T) {
+	const starts, waiting = 16, 100 // for each CPU
+	w := newWorld(t)
+	w.driver.idle = 1
+	w.restart()
+	hold := make(chan struct{})
+	w.driver.before = func(dayfly.InstanceSpec) error { <-hold; return errTest }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var refused atomic.Int64
+	var g sync.WaitGroup
+	small := dayfly.Limits{VCPU: 1, MemoryBytes: 1 << 20, DiskBytes: 1 << 20}
+	create := func() error {
+		sb := w.sandbox()
+		err := w.manager.Create(ctx, sb, dayfly.Image{ID: "im1"})
+		if dayfly.ErrorCode(err) == dayfly.CodeNoCapacity {
+			refused.Add(1)
+		}
+		return err
+	}
+	for range (starts + waiting) * runtime.NumCPU() {
+		g.Go(func() { _ = create() })
+	}
+	eventually(t, "all wait", func() bool {
+		return dayfly.ErrorCode(w.manager.Admit(t.Context(), small, dayfly.IsolationFake)) == dayfly.CodeNoCapacity
+	})
+	if n := refused.Load(); n != 0 {
+		t.Errorf("%d were refused while there was room to wait", n)
+	}
+	for what, err := range map[string]error{
+		"admission": w.manager.Admit(t.Context(), small, dayfly.IsolationFake), "create": create(),
+	} {
+		wantCode(t, err, dayfly.CodeNoCapacity)
+		if e := dayfly.AsError(err); e == nil || e.Details["missing"] != "starts" || e.RetryAfter <= 0 || !strings.Contains(e.Message, "starting") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	cancel()
+	close(hold)
+	g.Wait()
+	w.driver.before = nil
+	wantCode(t, w.manager.Admit(t.Context(), small, dayfly.IsolationFake), "")
+	w.runs(w.create().ID)
+}
+
 // TestHalfUndone has the undo of a create, or a destroy, fail in the middle: what is left keeps its owner and its slot.
 func TestHalfUndone(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
+		step  string // that fails
 		spoil func(w *world)
 		mend  func(w *world)
 	}{
-		{"disk stays", func(w *world) { set(&w.pool.fail, "Remove") }, func(w *world) { w.pool.fail.Store(nil) }},
-		{"network stays", func(w *world) { set(&w.net.fail, "Detach") }, func(w *world) { w.net.fail.Store(nil) }},
-		{"lease stays", func(w *world) { set(&w.leases.fail, "Remove") }, func(w *world) { w.leases.fail.Store(nil) }},
-		{"processes stay", func(w *world) { w.driver.refuse.Store(&errTest) }, func(w *world) { w.driver.refuse.Store(nil) }},
+		{"disk stays", "remove disk", func(w *world) { set(&w.pool.fail, "Remove") }, func(w *world) { w.pool.fail.Store(nil) }},
+		{"network stays", "detach network", func(w *world) { set(&w.net.fail, "Detach") }, func(w *world) { w.net.fail.Store(nil) }},
+		{"lease stays", "remove lease", func(w *world) { set(&w.leases.fail, "Remove") }, func(w *world) { w.leases.fail.Store(nil) }},
+		{"processes stay", "end processes", func(w *world) { w.driver.refuse.Store(&errTest) }, func(w *world) { w.driver.refuse.Store(nil) }},
 	} {
 		t.Run(tt.name+" after a failed create", func(t *testing.T) {
 			w := newWorld(t)
@@ -157,8 +214,10 @@ func TestHalfUndone(t *testing.T) {
 			w := newWorld(t)
 			sb := w.create()
 			tt.spoil(w)
-			if _, err := w.manager.Destroy(ctxFor(t), sb.ID); err == nil {
-				t.Fatal("Destroy succeeded")
+			_, err := w.manager.Destroy(ctxFor(t), sb.ID)
+			var failed *control.StepError
+			if !errors.As(err, &failed) || failed.Step != tt.step {
+				t.Fatalf("Destroy = %v, want a failure of %q", err, tt.step)
 			}
 			halfCleared(t, w, sb.ID, tt.mend)
 		})

@@ -5,10 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/failpoint"
+)
+
+// Steps of a teardown that are a driver's.
+const (
+	stepKill    = "end processes"
+	stepRemains = "remove the machine's remains" // every process has ended
 )
 
 // Destroy implements control.Node.
@@ -22,12 +29,16 @@ func (m *Manager) Destroy(ctx context.Context, id string) (control.Ending, error
 	}
 	defer letGo()
 	failpoint.Hit("node.destroy.begin")
+	watched := m.box(id) != nil || m.hasProcess(ctx, id)
 	killErr := m.kill(ctx, id)
 	if killErr != nil && !m.dead(id) {
-		return control.Ending{}, killErr
+		return control.Ending{}, &control.StepError{Step: stepKill, Err: killErr}
 	}
 	failpoint.Hit("node.destroy.killed")
-	ended, _ := m.ending(id)
+	ended, known := m.ending(id)
+	if !known && !watched { // it was dead before, and whoever found that has dated it
+		ended.At, ended.Boot = time.Time{}, 0
+	}
 	return ended, m.clearAfter(ctx, id, nil /* find out its state */, killErr)
 }
 
@@ -77,17 +88,18 @@ func (m *Manager) clear(ctx context.Context, id string, known *state) error {
 }
 
 // clearAfter is clear when a step before it may have failed: with what, or nil. Then the machine keeps lease, state and slot.
+// control.ErrLeftover: the machine has no process, address or disk any more.
 func (m *Manager) clearAfter(ctx context.Context, id string, known *state, before error) error {
 	if known == nil {
 		known = m.stateOf(id)
 	}
 	var errs []error
 	if before != nil {
-		errs = append(errs, before)
+		errs = append(errs, &control.StepError{Step: stepRemains, Err: before})
 	}
 	step := func(what string, err error) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s of %s: %w", what, id, err))
+			errs = append(errs, fmt.Errorf("%s: %w", id, &control.StepError{Step: what, Err: err}))
 		}
 	}
 	switch {
@@ -99,9 +111,13 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 	failpoint.Hit("node.destroy.network")
 	step("remove disk", m.opt.Pool.Remove(ctx, id))
 	failpoint.Hit("node.destroy.disk")
+	gone := len(errs) == 0 || len(errs) == 1 && before != nil // no process, address or disk
 	step("remove run directory", os.RemoveAll(m.runDir(id)))
 	failpoint.Hit("node.destroy.rundir")
 	if len(errs) > 0 {
+		if gone {
+			errs = append(errs, control.ErrLeftover)
+		}
 		return errors.Join(errs...)
 	}
 	if step("remove lease", m.opt.Leases.Remove(id)); len(errs) == 0 {
@@ -115,6 +131,8 @@ func (m *Manager) clearAfter(ctx context.Context, id string, known *state, befor
 		if known != nil {
 			m.opt.Slots.Free(known.Slot)
 		}
+	} else {
+		errs = append(errs, control.ErrLeftover)
 	}
 	return errors.Join(errs...)
 }

@@ -164,6 +164,7 @@ func (b *Box) Signal(ctx context.Context, id, signal string, tree bool) error {
 	if err != nil {
 		return err
 	}
+	b.askedToDie(id, signal)
 	return b.explain(agent.Signal(ctx, id, signal, tree))
 }
 
@@ -178,19 +179,35 @@ func (b *Box) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter
 
 // Launch implements control.Machine.
 func (b *Box) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error) {
-	feed, closeAfter := stdin != nil, !spec.OpenStdin
-	spec.OpenStdin = spec.OpenStdin || feed
-	s, proc, err := b.Start(ctx, spec, nil)
+	agent, err := b.session(ctx)
 	if err != nil {
-		return proc, err
+		return dayfly.Process{}, err
 	}
+	feed, closeAfter := stdin != nil, !spec.OpenStdin && spec.Terminal == nil // a terminal stays open
+	spec.OpenStdin = spec.OpenStdin || feed
+	s, proc, err := agent.Start(ctx, spec, nil /* fed below, for as long as it takes */)
+	if err != nil {
+		return proc, b.explain(err)
+	}
+	_ = s.Close() // nobody follows it yet
 	if feed {
 		b.m.background(func() {
 			_ = b.WriteStdin(b.m.life, spec.ID, stdin, closeAfter) // a command that does not read its input is no error of the start
 		})
 	}
-	_ = s.Close()
 	return proc, nil
+}
+
+// Await implements control.Machine.
+func (b *Box) Await(ctx context.Context, id string) (dayfly.Process, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.Process{}, err
+	}
+	if _, err := agent.Result(ctx, id); err != nil {
+		return dayfly.Process{}, b.explain(err)
+	}
+	return b.Process(ctx, id)
 }
 
 // Resize implements control.Machine.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"dayfly.dev/dayfly"
@@ -18,9 +19,13 @@ import (
 // endingsMax is how many endings wait for the control plane before boxes hold theirs back.
 const endingsMax = 4096
 
-// startsPerCPU bounds the machines that start at once; those that wait are served in order. It keeps a great burst from
-// taking all threads and locks for itself; a narrower bound wins nothing.
-const startsPerCPU = 16
+// Bounds of the machines that start at once, and of those that wait for it, which are served in order. The first keeps a great
+// burst from taking all threads and locks for itself; a narrower one wins nothing. The second is what a host starts within a few
+// seconds: it takes a hundred at once on any host, and whoever would wait for longer is told so at once.
+const (
+	startsPerCPU  = 16
+	waitingPerCPU = 100
+)
 
 // Options is what a Manager needs. All fields are required unless they say otherwise.
 type Options struct {
@@ -49,6 +54,7 @@ type Manager struct {
 	probes  map[dayfly.Isolation]dayfly.Capability
 	endings chan control.Ending
 	starts  chan struct{} // holds one token for each machine that is being started
+	waiting atomic.Int64  // creates that wait for such a token
 	life    context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup

@@ -9,30 +9,45 @@ import (
 
 const (
 	killedCode  = 128 + 9     // exit code of a shell whose command died of SIGKILL
-	oomKept     = 1000        // processes remembered as killed for lack of memory; the agent keeps as many records
+	oomKept     = 1000        // processes remembered of each kind; the agent keeps as many records
 	oomLookTime = time.Second // for reading the counters once a command has ended
 )
 
-// oomMemory is which processes were seen to be killed for lack of memory, so that their records tell it whenever they are
-// read. The zero value is empty.
+// oomMemory is what is known of how processes died. The zero value is empty.
 type oomMemory struct {
-	killed map[string]bool
-	order  []string
+	killed lastIDs // were seen to be killed for lack of memory, so that their records tell it whenever they are read
+	asked  lastIDs // were sent a KILL from here, so that their death says nothing about memory
 }
 
-func (o *oomMemory) note(id string) {
-	if o.killed[id] {
+// lastIDs are the last oomKept ids that were noted. The zero value is empty.
+type lastIDs struct {
+	has   map[string]bool
+	order []string
+}
+
+func (l *lastIDs) note(id string) {
+	if l.has[id] {
 		return
 	}
-	if o.killed == nil {
-		o.killed = map[string]bool{}
+	if l.has == nil {
+		l.has = map[string]bool{}
 	}
-	if len(o.order) == oomKept {
-		delete(o.killed, o.order[0])
-		o.order = o.order[1:]
+	if len(l.order) == oomKept {
+		delete(l.has, l.order[0])
+		l.order = l.order[1:]
 	}
-	o.killed[id] = true
-	o.order = append(o.order, id)
+	l.has[id] = true
+	l.order = append(l.order, id)
+}
+
+// askedToDie notes a signal that is sent to a process.
+func (b *Box) askedToDie(id, signal string) {
+	switch signal {
+	case "KILL", "SIGKILL", "9":
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.oom.asked.note(id)
+	}
 }
 
 // oomKills reads how many processes of the machine were killed for lack of memory so far; -1 when it cannot be read.
@@ -51,12 +66,12 @@ func (b *Box) oomKills(ctx context.Context) int64 {
 }
 
 // markOOM notes that a command that died of SIGKILL did so while the kernel was killing for lack of memory: before is how many
-// it had killed when the command was joined.
+// it had killed when the command was joined. An agent that sees the counter itself knows more, and has said so already.
 func (b *Box) markOOM(id string, e *dayfly.Exit, before int64) {
 	if e.TimedOut || e.Signal != "KILL" && e.Code != killedCode {
 		return
 	}
-	if b.recallOOM(id, e); e.OOMKilled || before < 0 {
+	if b.recallOOM(id, e); e.OOMKilled || before < 0 || b.wasAsked(id) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), oomLookTime)
@@ -67,7 +82,13 @@ func (b *Box) markOOM(id string, e *dayfly.Exit, before int64) {
 	e.OOMKilled = true
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.oom.note(id)
+	b.oom.killed.note(id)
+}
+
+func (b *Box) wasAsked(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.oom.asked.has[id]
 }
 
 // recallOOM marks the exit (or nil) of a process that was seen to be killed for lack of memory.
@@ -77,5 +98,5 @@ func (b *Box) recallOOM(id string, e *dayfly.Exit) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e.OOMKilled = e.OOMKilled || b.oom.killed[id]
+	e.OOMKilled = e.OOMKilled || b.oom.killed.has[id]
 }

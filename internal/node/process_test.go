@@ -252,6 +252,55 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+func TestKillOnRequestIsNoLackOfMemory(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create()
+	m := w.machine(sb.ID)
+	spec := sleeper("")
+	_, s := begin(t, m, spec)
+	w.driver.instance(sb.ID).ooms.Add(1) // of another command
+	if err := m.Signal(t.Context(), spec.ID, "KILL", true); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		out, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Kind == dayfly.OutputExit {
+			if out.Exit.OOMKilled || out.Exit.Signal != "KILL" {
+				t.Errorf("exit = %+v", out.Exit)
+			}
+			return
+		}
+	}
+}
+
+func TestLaunchOnTerminal(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine(w.create().ID)
+	spec := command("stty -echo; read a; read b; echo $a $b")
+	spec.Terminal, spec.OnDisconnect = &dayfly.TerminalSize{Cols: 80, Rows: 24}, dayfly.DisconnectContinue
+	p, err := m.Launch(t.Context(), spec, strings.NewReader("one\r"))
+	if err != nil || p.Terminal == nil {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if err := m.Resize(t.Context(), spec.ID, dayfly.TerminalSize{Cols: 100, Rows: 30}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.WriteStdin(t.Context(), spec.ID, strings.NewReader("two\r"), false); err != nil {
+		t.Fatal(err)
+	}
+	res, err := m.Result(t.Context(), spec.ID)
+	got := string(res.Stdout.Head)
+	if err != nil || !strings.Contains(got, "one") || !strings.Contains(got, "two") || res.Exit.Code != 0 {
+		t.Errorf("%+v %q, %v", res.Exit, got, err)
+	}
+	if p, err = m.Process(t.Context(), spec.ID); err != nil || *p.Terminal != (dayfly.TerminalSize{Cols: 100, Rows: 30}) {
+		t.Errorf("%+v, %v", p.Terminal, err)
+	}
+}
+
 // readerFunc is one line of input; what it calls happens before that.
 type readerFunc func()
 

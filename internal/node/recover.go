@@ -22,7 +22,7 @@ const recoverParallel = 8
 // Recover implements control.Node. A machine with a valid lease file is kept, with or without a record; one without is
 // destroyed. Both sides must be readable: "could not look" ends the start instead of destroying anything. What cannot be
 // removed at once keeps nobody from starting: it is told as ending, or left to the sweep.
-func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.Recovery, error) {
+func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox, note func(control.Ending) error) (control.Recovery, error) {
 	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Recovery{}, err
@@ -48,7 +48,7 @@ func (m *Manager) Recover(ctx context.Context, known []dayfly.Sandbox) (control.
 	if err != nil || found.Stopped != "" {
 		return found, err
 	}
-	err = m.clearAll(ctx, dead, held, records, &found)
+	err = m.clearAll(ctx, clearing{dead, held, records, note}, &found)
 	return found, err
 }
 
@@ -97,14 +97,22 @@ func (m *Manager) judge(ctx context.Context, held holdings, records map[string]d
 	return found, dead, nil
 }
 
+// clearing is what clearAll works on.
+type clearing struct {
+	dead    map[string]verdict
+	held    holdings
+	records map[string]dayfly.Sandbox
+	note    func(control.Ending) error
+}
+
 // clearAll removes what is left of the dead ones: of all that are recorded, and of sweepMax others.
-func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held holdings, records map[string]dayfly.Sandbox, found *control.Recovery) error {
+func (m *Manager) clearAll(ctx context.Context, c clearing, found *control.Recovery) error {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoverParallel)
 	others := 0
-	for _, id := range slices.Sorted(maps.Keys(dead)) {
-		rec, recorded := records[id]
+	for _, id := range slices.Sorted(maps.Keys(c.dead)) {
+		rec, recorded := c.records[id]
 		if !recorded {
 			if others++; others > sweepMax {
 				continue // the sweep goes on
@@ -113,7 +121,11 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 		g.Go(func() error {
 			var ended control.Ending
 			if recorded {
-				ended = m.lost(rec, dead[id])
+				ended = m.lost(rec, c.dead[id])
+				if err := c.note(ended); err != nil {
+					return fmt.Errorf("record the end of %s: %w", id, err)
+				}
+				failpoint.Hit("node.recover.noted")
 			}
 			why := m.whyOrphan(id)
 			err := m.clearDead(ctx, id)
@@ -128,7 +140,7 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 			case recorded:
 				found.Ending = append(found.Ending, ended)
 			default:
-				found.Findings = append(found.Findings, m.findings(id, held[id], why, err)...)
+				found.Findings = append(found.Findings, m.findings(id, c.held[id], why, err)...)
 			}
 			return ctx.Err()
 		})
@@ -140,7 +152,8 @@ func (m *Manager) clearAll(ctx context.Context, dead map[string]verdict, held ho
 type verdict struct {
 	alive bool             // it lives, under a valid lease
 	why   dayfly.EndReason // else why it is ended or did end, or empty: nobody here knows
-	at    time.Duration    // when, by this boot's clock, or 0: now
+	lives bool             // it is to be ended, and had a process when it was looked at
+	due   dayfly.Lease     // by its file, if that is over; or the zero value
 }
 
 // recoverOne takes hold of a machine if it lives under a valid lease. rec is its record, or the zero value.
@@ -151,7 +164,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	case dayfly.ErrorCode(leaseErr) == dayfly.CodeNotFound:
 		return dayfly.Sandbox{}, verdict{why: dayfly.EndReconciled}, nil
 	case leaseErr == nil && lease.Due(now):
-		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, at: lease.Deadline}, nil
+		return dayfly.Sandbox{}, verdict{why: dayfly.EndLeaseExpired, due: lease, lives: m.hasProcess(ctx, id)}, nil
 	}
 	st, err := m.readState(id)
 	switch {
@@ -176,12 +189,7 @@ func (m *Manager) recoverOne(ctx context.Context, id string, rec dayfly.Sandbox)
 	if err != nil {
 		return dayfly.Sandbox{}, verdict{}, fmt.Errorf("recover %s: %w", id, err)
 	}
-	sb := b.state().Sandbox
-	sb.Status, sb.Wanted, sb.Driver = dayfly.StatusRunning, dayfly.StatusRunning, st.Driver
-	if sb.Times.ReadyAt.IsZero() {
-		sb.Times.ReadyAt, sb.Times.ReadyBoot = sb.Times.CreatedAt, lease.Born
-	}
-	return sb, verdict{alive: true}, nil
+	return b.record(), verdict{alive: true}, nil
 }
 
 // takeHold makes a box of a machine that lives. CodeGone: it does not.
@@ -239,35 +247,51 @@ func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
 		}
 		return e
 	}
-	if seen, ok := m.ending(rec.ID); ok {
-		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && seen.Boot >= rec.Lease.Deadline {
+	seen, ok := m.ending(rec.ID)
+	if ok {
+		if seen.Reason == dayfly.EndCrashed && rec.Lease.Due(now) && seen.Boot >= rec.Lease.AgentEnds() {
 			seen.Reason = dayfly.EndLeaseExpired // by the agent's clock, which knew nothing of an extend that was never answered
 		}
 		return seen
 	}
-	return m.unseen(rec, v)
+	return m.unseen(rec, v, seen.Boot)
 }
 
-// unseen tells how a machine ended that nobody wrote it down of: every enforcer was dead. Where the time is not known, it is
-// the earliest possible one, so that nobody is billed for a time in which nothing ran.
-func (m *Manager) unseen(rec dayfly.Sandbox, v verdict) control.Ending {
+// unseen tells how a machine ended that nobody saw end; found is when it was found dead, or now. It is dated to the last moment at
+// which somebody is known to have watched it, so that nobody is billed for a time in which nothing ran. Its lease ended it only
+// if a clock was there to do so: that of an enforcer, or the agent's own, which is late; what died sooner died by itself.
+func (m *Manager) unseen(rec dayfly.Sandbox, v verdict, found time.Duration) control.Ending {
 	now := m.Now()
 	e := control.Ending{ID: rec.ID, At: now.Wall, Boot: now.Boot, Reason: v.why}
+	lease := rec.Lease // what its account was promised; a later lease file is an extend that was never answered
+	if !lease.Due(now) && v.due.BootID == now.BootID {
+		lease = v.due
+	}
+	watched := m.watchedUntil(rec, found)
 	switch {
 	case rec.Status == dayfly.StatusDeleting: // it has its reason, and the time when it was asked for
 		e.At, e.Boot = time.Time{}, 0
-	case rec.Lease.Due(now): // what its account was promised; a later lease file is an extend that was never answered
-		e.Reason, e.At, e.Boot = dayfly.EndLeaseExpired, now.WallAt(rec.Lease.Deadline), rec.Lease.Deadline
-	case v.at != 0:
-		e.At, e.Boot = now.WallAt(v.at), v.at
-	case v.why == "":
-		e.Reason = dayfly.EndCrashed
-		if since, ok := m.opt.Leases.Unwatched(); ok {
-			e.Boot = max(now.Boot+since.Sub(now.Wall), rec.Times.ReadyBoot)
-			e.At = now.WallAt(e.Boot)
-		}
+		return e
+	case lease.Due(now) && (v.lives || watched >= lease.Deadline):
+		e.Reason, e.Boot = dayfly.EndLeaseExpired, lease.Deadline
+	case lease.Due(now) && found >= lease.AgentEnds():
+		e.Reason, e.Boot = dayfly.EndLeaseExpired, watched
+	case v.why == dayfly.EndReconciled: // ended now
+	default:
+		e.Reason, e.Boot = dayfly.EndCrashed, watched
 	}
+	e.At = now.WallAt(e.Boot)
 	return e
+}
+
+// watchedUntil is the last moment of this boot at which somebody is known to have watched a machine that was found dead at found.
+func (m *Manager) watchedUntil(rec dayfly.Sandbox, found time.Duration) time.Duration {
+	since, ok := m.opt.Leases.Unwatched()
+	if !ok {
+		return found
+	}
+	now := m.Now()
+	return min(found, max(now.Boot+since.Sub(now.Wall), rec.Times.ReadyBoot))
 }
 
 // clearDead removes what a machine without a valid lease left, and the machine itself, unless it turns out to be owned.

@@ -53,4 +53,5 @@ type LeaseEnd struct {
 	BootID  string
 	Boot    time.Duration // CLOCK_BOOTTIME of that boot
 	Expired bool          // an enforcer ended it at its deadline; else it emptied by itself
+	Found   bool          // nobody saw it end: it was dead when an enforcer came, at Boot
 }

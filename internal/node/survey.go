@@ -44,8 +44,9 @@ const OwnerInstallation = "installation"
 const KindMachine = "machine"
 
 // Survey compares what is on the host with what is recorded, in both directions. It changes nothing. records are all
-// sandboxes that are not ended, read before the host is listed by the sources; ended ones are looked up with recent.
-func Survey(ctx context.Context, sources []Source, records []dayfly.Sandbox, recent func(id string) (endedAt time.Time, ok bool), now time.Time) ([]Object, error) {
+// sandboxes that are not ended, read before the host is listed by the sources; of ended ones ago tells how long they have been, by a
+// clock that nobody sets.
+func Survey(ctx context.Context, sources []Source, records []dayfly.Sandbox, ago func(id string) (ended time.Duration, ok bool)) ([]Object, error) {
 	live := make(map[string]dayfly.Status, len(records))
 	for _, sb := range records {
 		live[sb.ID] = sb.Status
@@ -59,7 +60,7 @@ func Survey(ctx context.Context, sources []Source, records []dayfly.Sandbox, rec
 		}
 		for _, o := range objects {
 			o.Kind = s.Kind
-			o.State = stateOf(o, live, recent, now)
+			o.State = stateOf(o, live, ago)
 			if s.Kind == KindMachine {
 				running[o.Owner] = true
 			}
@@ -80,7 +81,7 @@ func Survey(ctx context.Context, sources []Source, records []dayfly.Sandbox, rec
 // reclaimGrace is how long after a sandbox's end its namespaces, interfaces and space may still be on their way out.
 const reclaimGrace = 5 * time.Second
 
-func stateOf(o Object, live map[string]dayfly.Status, recent func(string) (time.Time, bool), now time.Time) ObjectState {
+func stateOf(o Object, live map[string]dayfly.Status, ago func(string) (time.Duration, bool)) ObjectState {
 	if o.State != "" { // the source knows: space that is being given back
 		return o.State
 	}
@@ -93,7 +94,7 @@ func stateOf(o Object, live map[string]dayfly.Status, recent func(string) (time.
 	case ok:
 		return ObjectOwned
 	}
-	if ended, ok := recent(o.Owner); ok && now.Sub(ended) < reclaimGrace {
+	if ended, ok := ago(o.Owner); ok && ended < reclaimGrace {
 		return ObjectReclaiming
 	}
 	return ObjectUnaccounted

@@ -11,19 +11,18 @@ import (
 
 func TestSurvey(t *testing.T) {
 	const live, ending, fresh, old, paused = "live", "ending", "fresh", "old", "paused"
-	now := wallTest
 	records := []dayfly.Sandbox{
 		{ID: live, Status: dayfly.StatusRunning}, {ID: ending, Status: dayfly.StatusDeleting}, {ID: paused, Status: dayfly.StatusPaused},
 		{ID: "starting", Status: dayfly.StatusProvisioning},
 	}
-	recent := func(id string) (time.Time, bool) {
+	ago := func(id string) (time.Duration, bool) {
 		switch id {
 		case fresh:
-			return now.Add(-4 * time.Second), true
+			return 4 * time.Second, true
 		case old:
-			return now.Add(-5 * time.Second), true
+			return 5 * time.Second, true
 		}
-		return time.Time{}, false
+		return 0, false
 	}
 	source := func(kind string, owners ...string) node.Source {
 		return node.Source{Kind: kind, List: func(context.Context) ([]node.Object, error) {
@@ -56,7 +55,7 @@ func TestSurvey(t *testing.T) {
 			map[string]node.ObjectState{"machine of live": "owned", "machine of paused": "owned", "mount of installation": "owned"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			found, err := node.Survey(t.Context(), tt.sources, records, recent, now)
+			found, err := node.Survey(t.Context(), tt.sources, records, ago)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +75,7 @@ func TestSurvey(t *testing.T) {
 	}
 	t.Run("could not look", func(t *testing.T) {
 		blind := node.Source{Kind: "disk", List: func(context.Context) ([]node.Object, error) { return nil, errTest }}
-		if found, err := node.Survey(t.Context(), []node.Source{source(node.KindMachine, live), blind}, records, recent, now); err == nil {
+		if found, err := node.Survey(t.Context(), []node.Source{source(node.KindMachine, live), blind}, records, ago); err == nil {
 			t.Errorf("Survey = %v", found)
 		}
 	})

@@ -68,33 +68,34 @@ func (m *Manager) everything(ctx context.Context) (holdings, error) {
 }
 
 // Sweep implements control.Node. The host is listed first and ownership asked after, so an object made in between is never
-// taken for a leftover.
-func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool) (control.Swept, error) {
+// taken for a leftover. What lives under a valid lease is taken hold of before anything is judged.
+func (m *Manager) Sweep(ctx context.Context, known []dayfly.Sandbox, force bool, note func(control.Ending) error) (control.Swept, error) {
 	held, err := m.everything(ctx)
 	if err != nil {
 		return control.Swept{Stopped: "the host cannot be read"}, err
 	}
 	failpoint.Hit("node.sweep.listed")
+	records := byID(known)
+	running, lookErr := m.regain(ctx, held, records)
 	orphans, vanished := m.unowned(held, known)
 	why, err := m.brakeOn(held, orphans, force)
 	if err != nil {
-		return control.Swept{Stopped: "it cannot be told what lives"}, err
+		return control.Swept{Running: running, Stopped: "it cannot be told what lives"}, errors.Join(lookErr, err)
 	}
 	if why != "" {
-		return control.Swept{Stopped: why}, errors.New(why)
+		return control.Swept{Running: running, Stopped: why}, errors.Join(lookErr, errors.New(why))
 	}
-	var swept control.Swept
+	swept := control.Swept{Running: running}
 	for _, sb := range vanished {
 		swept.Ended = append(swept.Ended, m.lost(sb, verdict{}))
 	}
-	records := byID(known)
 	chosen := m.turnOf(orphans)
 	swept.Left = len(orphans) - len(chosen)
-	var errs []error
+	errs := []error{lookErr}
 	for _, id := range chosen {
 		rec, recorded := records[id]
 		if !m.owned(id) {
-			errs = append(errs, m.sweepOne(ctx, id, rec, recorded, held[id], &swept))
+			errs = append(errs, m.sweepOne(ctx, orphan{id, rec, recorded, held[id]}, note, &swept))
 		}
 	}
 	return swept, errors.Join(errs...)
@@ -137,12 +138,26 @@ func (m *Manager) brakeOn(held holdings, orphans []string, force bool) (string, 
 	return m.brake(doomed, living, force), nil
 }
 
+// orphan is a sandbox of which the host holds something that nobody owns.
+type orphan struct {
+	id       string
+	rec      dayfly.Sandbox // or the zero value
+	recorded bool
+	kinds    []string // of what the host holds
+}
+
 // sweepOne removes what is left of one sandbox and tells it. That of one whose end is under way is no finding.
-func (m *Manager) sweepOne(ctx context.Context, id string, rec dayfly.Sandbox, recorded bool, kinds []string, swept *control.Swept) error {
+func (m *Manager) sweepOne(ctx context.Context, o orphan, note func(control.Ending) error, swept *control.Swept) error {
+	id, rec, recorded, kinds := o.id, o.rec, o.recorded, o.kinds
 	why := m.whyOrphan(id)
 	var ended control.Ending
 	if recorded {
-		ended = m.lost(rec, verdict{why: dayfly.EndReconciled})
+		ended = m.lost(rec, verdict{why: dayfly.EndReconciled, lives: m.hasProcess(ctx, id)})
+		if rec.Status == dayfly.StatusRunning {
+			if err := note(ended); err != nil {
+				return fmt.Errorf("record the end of %s: %w", id, err)
+			}
+		}
 	}
 	m.opt.Log.Warn("removing what no sandbox owns", "sandbox", id, "kinds", kinds, "why", why)
 	ctx, cancel := context.WithTimeout(ctx, sweepOneMax)
@@ -239,6 +254,20 @@ func (m *Manager) livesUnderLease(held holdings, id string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// hasProcess tells whether a machine, under a valid lease or not, has a process. One that cannot be looked at counts as alive.
+func (m *Manager) hasProcess(ctx context.Context, id string) bool {
+	for _, d := range m.drivers {
+		if a, tells := d.(aliver); tells {
+			if alive, err := a.Alive(id); alive || err != nil {
+				return true
+			}
+		} else if ids, err := d.List(ctx); err != nil || slices.Contains(ids, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // brake tells why nothing may be removed, or nothing: it is more likely that this program cannot see what owns the machines

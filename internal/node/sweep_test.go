@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/control"
@@ -53,7 +54,7 @@ func TestSweepIsBounded(t *testing.T) {
 	left := []int{}
 	total := 0
 	for range 3 {
-		swept, err := w.manager.Sweep(ctxFor(t), nil, false)
+		swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note)
 		wantCode(t, err, "")
 		left, total = append(left, swept.Left), total+len(swept.Findings)
 	}
@@ -75,7 +76,7 @@ func TestSweepGoesOnBehindTheStuck(t *testing.T) {
 	set(&w.pool.fail, "Remove")
 	told := map[string]bool{}
 	for pass := range 3 {
-		swept, err := w.manager.Sweep(ctxFor(t), nil, false)
+		swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note)
 		if err == nil {
 			t.Error("nothing failed")
 		}
@@ -92,7 +93,7 @@ func TestSweepGoesOnBehindTheStuck(t *testing.T) {
 	w.pool.fail.Store(nil)
 	gone := 0
 	for range 2 {
-		swept, err := w.manager.Sweep(ctxFor(t), nil, false)
+		swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note)
 		wantCode(t, err, "")
 		gone += len(swept.Findings)
 	}
@@ -112,7 +113,7 @@ func TestTheBrake(t *testing.T) {
 		if err != nil || rec.Stopped == "" || len(rec.Running) != 3 || len(rec.Ended)+len(rec.Ending)+len(rec.Findings) != 0 {
 			t.Fatalf("Recover = %+v, %v", rec, err)
 		}
-		if swept, err := w.manager.Sweep(ctxFor(t), all, false); err == nil || !strings.Contains(swept.Stopped, "4 of 7") || len(swept.Findings)+len(swept.Ended) != 0 {
+		if swept, err := w.manager.Sweep(ctxFor(t), all, false, w.note); err == nil || !strings.Contains(swept.Stopped, "4 of 7") || len(swept.Findings)+len(swept.Ended) != 0 {
 			t.Errorf("Sweep = %+v, %v", swept, err)
 		}
 		for _, sb := range all {
@@ -128,7 +129,7 @@ func TestTheBrake(t *testing.T) {
 		}
 		wantCode(t, w.manager.Admit(ctxFor(t), dayfly.Limits{VCPU: 1}, dayfly.IsolationFake), dayfly.CodeUnavailable)
 
-		swept, err := w.manager.Sweep(ctxFor(t), all, true /* an operator looked */)
+		swept, err := w.manager.Sweep(ctxFor(t), all, true /* an operator looked */, w.note)
 		wantCode(t, err, "")
 		ended := map[string]dayfly.EndReason{}
 		for _, e := range swept.Ended {
@@ -201,12 +202,12 @@ func TestSweepEndsWhatRunsByItsRecordOnly(t *testing.T) {
 	w := newWorld(t)
 	alive, ghost, starting := w.create(), w.sandbox(), w.sandbox()
 	ghost.Status = dayfly.StatusRunning
-	swept, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{alive, ghost, starting}, false)
+	swept, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{alive, ghost, starting}, false, w.note)
 	if err != nil || len(swept.Ended) != 1 || swept.Ended[0].ID != ghost.ID || swept.Ended[0].Reason != dayfly.EndCrashed || len(swept.Findings) != 0 {
 		t.Errorf("Sweep = %+v, %v", swept, err)
 	}
 	w.destroy(alive.ID) // its record was read before
-	swept, err = w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{alive}, false)
+	swept, err = w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{alive}, false, w.note)
 	if err != nil || len(swept.Ended)+len(swept.Findings) != 0 {
 		t.Errorf("Sweep = %+v, %v after the end", swept, err)
 	}
@@ -225,4 +226,81 @@ func TestAStartTellsWhatItRemovedOfNobody(t *testing.T) {
 			t.Errorf("finding %+v", f)
 		}
 	}
+}
+
+func TestSweepFindsTheLiving(t *testing.T) {
+	ids := func(list []dayfly.Sandbox) (out []string) {
+		for _, sb := range list {
+			out = append(out, sb.ID)
+		}
+		return out
+	}
+	t.Run("a machine whose record went is told, with what its record said", func(t *testing.T) {
+		w := newWorld(t)
+		kept, lost := w.create(), w.create()
+		swept, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{kept}, false, w.note)
+		if err != nil || !slices.Equal(ids(swept.Running), []string{lost.ID}) || len(swept.Findings)+len(swept.Ended) != 0 {
+			t.Fatalf("Sweep = %+v, %v", swept, err)
+		}
+		if got := swept.Running[0]; got.Account != lost.Account || got.Labels["a"] != "b" || got.Lease != lost.Lease || got.Status != dayfly.StatusRunning || got.Times.ReadyAt.IsZero() {
+			t.Errorf("it is told as %+v", got)
+		}
+		w.runs(lost.ID)
+	})
+	t.Run("a machine that nobody holds is taken hold of, with or without a record", func(t *testing.T) {
+		w := newWorld(t)
+		recorded, lost, deleting := w.create(), w.create(), w.create()
+		slots := []int{w.net.slotOf(recorded.ID), w.net.slotOf(lost.ID)}
+		w.manager.Close()
+		w.start() // and recovers nothing
+		deleting.Status = dayfly.StatusDeleting
+		swept, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{recorded, deleting}, false, w.note)
+		want := []string{recorded.ID, lost.ID}
+		slices.Sort(want)
+		if err != nil || !slices.Equal(ids(swept.Running), want) || len(swept.Findings)+len(swept.Ended) != 0 {
+			t.Fatalf("Sweep = %+v, %v", swept, err)
+		}
+		w.runs(recorded.ID)
+		w.runs(lost.ID)
+		w.nothingOf(deleting.ID)
+		for _, slot := range slots {
+			if w.freeSlot(slot) {
+				t.Errorf("slot %d of a living machine is free", slot)
+			}
+		}
+	})
+	t.Run("one whose user ids another has by now is removed", func(t *testing.T) {
+		w := newWorld(t)
+		lost := w.create()
+		w.manager.Close()
+		w.start()
+		taken := w.create() // slot 0 as well
+		if _, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{taken}, false, w.note); err != nil || w.lives(lost) || !w.lives(taken) {
+			t.Errorf("Sweep = %v; the first lives %v, the second %v", err, w.lives(lost), w.lives(taken))
+		}
+		w.net.shared = nil // the test's own doing
+	})
+	t.Run("a lease that is over, or gone, makes nothing live", func(t *testing.T) {
+		w := newWorld(t)
+		due, gone := w.create(), w.create()
+		if err := w.leases.Remove(gone.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.clock.step(2 * time.Hour)
+		if swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note); err != nil || len(swept.Running) != 0 {
+			t.Errorf("Sweep = %+v, %v; made %s and %s", swept, err, due.ID, gone.ID)
+		}
+	})
+	t.Run("one that is being ended is left to that", func(t *testing.T) {
+		w := newWorld(t)
+		sb := w.create()
+		w.driver.refuse.Store(&errTest)
+		if _, err := w.manager.Destroy(ctxFor(t), sb.ID); err == nil {
+			t.Fatal("Destroy succeeded")
+		}
+		if swept, err := w.manager.Sweep(ctxFor(t), nil, false, w.note); err != nil || len(swept.Running) != 0 {
+			t.Errorf("Sweep = %+v, %v", swept, err)
+		}
+		w.driver.refuse.Store(nil)
+	})
 }

@@ -16,7 +16,7 @@ func TestWallClockSteps(t *testing.T) {
 			sb.StampReady(w.clock.Now())
 			w.clock.step(10 * time.Minute)
 			w.clock.setWall(by)
-			if _, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{sb, crashed, due}, false); err != nil || !w.lives(sb) {
+			if _, err := w.manager.Sweep(ctxFor(t), []dayfly.Sandbox{sb, crashed, due}, false, w.note); err != nil || !w.lives(sb) {
 				t.Errorf("Sweep = %v, it lives: %v", err, w.lives(sb))
 			}
 			if lease, ended, err := w.manager.Expire(ctxFor(t), sb.ID); err != nil || ended || lease.Remaining(w.clock.Now()) != 50*time.Minute {

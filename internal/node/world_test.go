@@ -47,6 +47,10 @@ type world struct {
 	slots   *reserve.Slots
 	clock   *stepClock
 	manager *node.Manager
+
+	notedMu sync.Mutex
+	noted   map[string]control.Ending // by sandbox, what note was told
+	noteErr error                     // of note, or nil
 }
 
 func newWorld(t *testing.T) *world {
@@ -90,12 +94,23 @@ func (w *world) start() {
 func (w *world) restart(known ...dayfly.Sandbox) (control.Recovery, error) {
 	w.manager.Close()
 	w.start()
-	return w.manager.Recover(w.t.Context(), known)
+	return w.manager.Recover(w.t.Context(), known, w.note)
+}
+
+// note takes what the manager tells before it removes anything.
+func (w *world) note(e control.Ending) error {
+	w.notedMu.Lock()
+	defer w.notedMu.Unlock()
+	if w.noted == nil {
+		w.noted = map[string]control.Ending{}
+	}
+	w.noted[e.ID] = e
+	return w.noteErr
 }
 
 // sweep is one pass of the reconciler without records.
 func (w *world) sweep() error {
-	_, err := w.manager.Sweep(ctxFor(w.t), nil, false)
+	_, err := w.manager.Sweep(ctxFor(w.t), nil, false, w.note)
 	return err
 }
 
@@ -391,7 +406,8 @@ type spyInstance struct {
 	dayfly.Instance
 	driver *spyDriver
 	ooms   atomic.Int64
-	broken atomic.Pointer[error] // of Dial
+	broken atomic.Pointer[error]                // of Dial
+	other  atomic.Pointer[func(agent net.Conn)] // who answers instead of the agent, until its connection is closed
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -404,6 +420,12 @@ func (i *spyInstance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, *err
 	}
 	conn, err := i.Instance.Dial(ctx)
+	if serve := i.other.Load(); serve != nil && err == nil {
+		_ = conn.Close()
+		var agent net.Conn
+		conn, agent = net.Pipe()
+		go (*serve)(agent)
+	}
 	if err == nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()

@@ -199,6 +199,7 @@ func TestHeldDisturbsNobody(t *testing.T) {
 	wg.Wait()
 }
 
+// TestSlots is bug 118: the last slot, and so the last address, is given and given back, and then there is no capacity.
 func TestSlots(t *testing.T) {
 	var s reserve.Slots
 	if s.Mark(1) != nil || s.Mark(1) == nil || s.Mark(-1) == nil || s.Mark(reserve.SlotsPerBlock) == nil {

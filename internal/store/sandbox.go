@@ -130,6 +130,9 @@ func (db *DB) AdoptSandbox(ctx context.Context, sb dayfly.Sandbox) (dayfly.Sandb
 			return err
 		}
 		sb.Rev = max(1, sb.Rev)
+		if err := t.dropLabels(sb); err != nil { // the index may outlive a record that was removed by hand
+			return err
+		}
 		if stored, err = t.insertSandbox(sb); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ type Cause string
 const (
 	CauseLeaseExpired Cause = "lease_expired"
 	CauseEmptied      Cause = "emptied" // its last process ended by itself or was ended by somebody else
+	CauseFound        Cause = "found"   // an enforcer came at its deadline and it was dead: since when and why, nobody saw
 )
 
 const endMaxBytes = 4 << 10
@@ -20,7 +21,7 @@ const endMaxBytes = 4 << 10
 // End says when and why a machine ended. The first to see it writes it; it is never changed.
 type End struct {
 	BootID string
-	Boot   time.Duration // CLOCK_BOOTTIME of that boot
+	Boot   time.Duration // CLOCK_BOOTTIME of that boot; of CauseFound, when it was found
 	Cause  Cause
 	Killed bool // the writer found it alive and killed it
 }
@@ -41,7 +42,7 @@ func decodeEnd(b []byte) (End, error) {
 	if err := decodeStrict(b, &f); err != nil {
 		return End{}, err
 	}
-	if f.Cause != CauseLeaseExpired && f.Cause != CauseEmptied || f.BootID == "" || f.BootNS < 0 {
+	if f.Cause != CauseLeaseExpired && f.Cause != CauseEmptied && f.Cause != CauseFound || f.BootID == "" || f.BootNS < 0 {
 		return End{}, fmt.Errorf("no end record: cause %.40q", f.Cause)
 	}
 	return End{BootID: f.BootID, Boot: time.Duration(f.BootNS), Cause: f.Cause, Killed: f.Killed}, nil

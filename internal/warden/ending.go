@@ -84,8 +84,11 @@ func (k *keeper) recordEmptied(e *entry) {
 	}
 	id := e.id
 	k.wg.Go(func() {
-		if end.Cause == CauseEmptied && k.dir.decided(id, "" /* by any */) {
+		if begun, alive := k.dir.decided(id, "" /* by any */); begun {
 			end.Cause = CauseLeaseExpired // another enforcer is killing it and perhaps cannot write it down
+			if alive > 0 {
+				end.Boot = endAt(end.Boot, alive) // this process may have been stopped since
+			}
 		}
 		if _, err := k.dir.RecordEnd(id, end); err != nil && dayfly.ErrorCode(err) != dayfly.CodeGone {
 			k.opt.Log.Error("record end", "sandbox", id, "error", err)

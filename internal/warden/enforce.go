@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
@@ -20,8 +23,13 @@ const (
 	EnforcerServer = "server"
 )
 
-// killing is a mark's content once the enforcer has decided: whoever finds it must finish, whatever the lease says.
+// killing begins a mark's content once the enforcer has found the machine alive after its deadline: whoever finds it must finish,
+// whatever the lease says. The boot time of that moment follows.
 const killing = "killing"
+
+// killUsual is how long a kill takes at most on a host that is not hung up. An enforcer that took longer may have been stopped
+// in between, so it dates the end to the last moment that it knows the machine alive, not to the one when it woke.
+const killUsual = 250 * time.Millisecond
 
 // Outcome is what became of an attempt to end a machine at its deadline.
 type Outcome string
@@ -62,7 +70,7 @@ func (e *Enforcer) End(ctx context.Context, id string, now dayfly.Instant, known
 		return OutcomeFailed, err
 	}
 	defer release()
-	begun := e.takeMark(id)
+	begun, alive := e.takeMark(id)
 	failpoint.Hit("warden.end.marked")
 	lease, readErr := e.dir.ReadLease(id)
 	switch {
@@ -83,49 +91,90 @@ func (e *Enforcer) End(ctx context.Context, id string, now dayfly.Instant, known
 		return OutcomeNotDue, nil
 	}
 	failpoint.Hit("warden.end.due")
-	killed, err := e.kill(ctx, id, lease)
-	if err != nil {
+	s := sight{begun: begun, alive: alive}
+	if err := e.kill(ctx, id, lease, &s); err != nil {
 		return OutcomeFailed, fmt.Errorf("end %s: %w", id, err)
 	}
 	failpoint.Hit("warden.end.killed")
-	err = e.record(id, lease, killed)
+	err = e.record(id, lease, s)
 	failpoint.Hit("warden.end.recorded")
 	e.dropMark(id)
 	return OutcomeEnded, err
 }
 
-// kill writes the decision down and kills; killed tells whether anything lived.
-func (e *Enforcer) kill(ctx context.Context, id string, lease Lease) (killed bool, err error) {
-	groups, err := lease.groups()
-	if err != nil {
-		return false, err
-	}
-	_ = os.WriteFile(e.dir.mark(id, e.name), []byte(killing), fileMode) // best effort, as in takeMark
-	failpoint.Hit("warden.end.decided")
-	for _, g := range groups {
-		populated, err := g.Populated()
-		killed = killed || populated || err != nil
-		if err := g.Kill(ctx); err != nil {
-			return killed, err
-		}
-	}
-	return killed, nil
+// sight is what an enforcer knows of a machine whose lease is over.
+type sight struct {
+	begun  bool          // somebody, perhaps dead by now, saw it alive and began to kill it
+	alive  time.Duration // boot time of the last moment at which it was seen alive, or 0
+	killed bool          // this call saw it alive and killed it
 }
 
-// record writes the end down. When a machine of an earlier boot died, nobody here knows. One that was found dead, and not by
-// the hand of another enforcer that is just about to write it down, died while nobody watched: it is dated to its deadline,
-// not to the moment when somebody came to look.
-func (e *Enforcer) record(id string, lease Lease, killed bool) error {
+// kill kills, and before that writes down that it will, if anything lives. What does not live needs no decision, and a mark that
+// tells of one would make a crash pass for a lease that ended.
+func (e *Enforcer) kill(ctx context.Context, id string, lease Lease, s *sight) error {
+	groups, err := lease.groups()
+	if err != nil {
+		return err
+	}
+	now := e.clock.Now().Boot
+	for _, g := range groups {
+		populated, err := g.Populated()
+		s.killed = s.killed || populated || err != nil
+	}
+	if s.killed {
+		s.alive = now
+		content := killing + " " + strconv.FormatInt(int64(now), 10)
+		_ = os.WriteFile(e.dir.mark(id, e.name), []byte(content), fileMode) // best effort, as in takeMark
+	}
+	failpoint.Hit("warden.end.decided")
+	for _, g := range groups {
+		if err := g.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decision reads a mark's content: whether its maker had begun to kill, and when it saw the machine alive, or 0.
+func decision(content string) (begun bool, alive time.Duration) {
+	rest, begun := strings.CutPrefix(content, killing)
+	if n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64); begun && err == nil && n > 0 {
+		alive = time.Duration(n)
+	}
+	return begun, alive
+}
+
+// record writes the end down. When a machine of an earlier boot died, nobody here knows. Of one that was found dead it is known
+// only if an enforcer, this or another one, had begun to kill it.
+func (e *Enforcer) record(id string, lease Lease, s sight) error {
 	now := e.clock.Now()
-	if !killed && lease.Lease.BootID != now.BootID {
+	if !s.killed && lease.Lease.BootID != now.BootID {
 		return nil
 	}
-	at := now.Boot
-	if !killed && lease.Lease.Deadline > 0 && !e.dir.decided(id, e.name) {
-		at = min(at, lease.Lease.Deadline)
+	end := End{BootID: now.BootID, Boot: now.Boot, Cause: CauseLeaseExpired, Killed: s.killed}
+	if begun, alive := e.dir.decided(id, e.name); begun && !s.begun && !s.killed {
+		s.begun, s.alive = true, alive
 	}
-	_, err := e.dir.RecordEnd(id, End{BootID: now.BootID, Boot: at, Cause: CauseLeaseExpired, Killed: killed})
+	switch {
+	case s.killed:
+		end.Boot = endAt(now.Boot, s.alive)
+	case !s.begun:
+		end.Cause = CauseFound
+	case s.alive > 0:
+		end.Boot = min(now.Boot, s.alive)
+	case lease.Lease.Deadline > 0: // a mark of an earlier version: it was alive at its deadline
+		end.Boot = min(now.Boot, lease.Lease.Deadline)
+	}
+	_, err := e.dir.RecordEnd(id, end)
 	return err
+}
+
+// endAt dates an end that was seen at now, of a machine that was last seen alive at alive.
+func endAt(now, alive time.Duration) time.Duration {
+	if now-alive > killUsual {
+		return alive
+	}
+	return now
 }
 
 // groups are the control groups to kill: the one that the lease names or, without a readable lease, all of that id.
@@ -166,19 +215,23 @@ func (e *Enforcer) acquire(ctx context.Context, id string) (release func(), err 
 	}
 }
 
-// takeMark makes this enforcer's mark; begun tells that one was there and that its maker had decided to kill. A mark that
-// cannot be made (a full disk) must not keep a machine alive: the lease is the guarantee, so that is no error.
-func (e *Enforcer) takeMark(id string) (begun bool) {
+// takeMark makes this enforcer's mark; begun tells that one was there and that its maker had decided to kill what it saw alive at
+// alive, or 0. A mark that cannot be made (a full disk) must not keep a machine alive: the lease is the guarantee, so that is no
+// error.
+func (e *Enforcer) takeMark(id string) (begun bool, alive time.Duration) {
 	f, err := os.OpenFile(e.dir.mark(id, e.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if err == nil {
 		_ = f.Close()
-		return false
+		return false, 0
 	}
 	if !errors.Is(err, fs.ErrExist) {
-		return false
+		return false, 0
 	}
 	b, err := readRegular(e.dir.mark(id, e.name), endMaxBytes)
-	return err != nil || string(b) == killing // one that cannot be read is finished
+	if err != nil {
+		return true, 0 // one that cannot be read is finished
+	}
+	return decision(string(b))
 }
 
 func (e *Enforcer) dropMark(id string) { _ = os.Remove(e.dir.mark(id, e.name)) }

@@ -5,3 +5,6 @@ var (
 	DecodeLease = decodeLease
 	EncodeLease = encodeLease
 )
+
+// Decision is the parser of marks.
+var Decision = decision

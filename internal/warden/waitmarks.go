@@ -3,6 +3,7 @@ package warden
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,19 +62,21 @@ func (d *Dir) release() {
 	}
 }
 
-// decided tells whether an enforcer other than except, which may be empty, has begun to kill id.
-func (d *Dir) decided(id, except string) bool {
+// decided tells whether an enforcer other than except, which may be empty, has begun to kill id, and when it saw it alive, or 0.
+func (d *Dir) decided(id, except string) (begun bool, alive time.Duration) {
 	marks, err := d.marks(id)
 	if err != nil {
-		return false
+		return false, 0
 	}
 	for _, name := range marks {
 		if name == except {
 			continue
 		}
-		if b, err := readRegular(d.mark(id, name), endMaxBytes); err == nil && string(b) == killing {
-			return true
+		if b, err := readRegular(d.mark(id, name), endMaxBytes); err == nil {
+			if begun, alive = decision(string(b)); begun {
+				return true, alive
+			}
 		}
 	}
-	return false
+	return false, 0
 }

@@ -45,6 +45,7 @@ func (s *Sandbox) UploadDir(ctx context.Context, local, remote string) (Transfer
 			if err != nil {
 				return nil, err
 			}
+			p.report = progressOf(ctx)
 			return p.stream(func(t Transfer) { moved = t }), nil
 		},
 	}, nil)
@@ -57,24 +58,43 @@ func (s *Sandbox) UploadTar(ctx context.Context, archive io.Reader, remote strin
 		method: http.MethodPut, path: s.path("/files/archive"),
 		query:  url.Values{"path": {remote}, "format": {"tar"}},
 		header: http.Header{"Content-Type": {"application/x-tar"}},
-		body:   func() (io.ReadCloser, error) { return io.NopCloser(archive), nil },
+		body:   func() (io.ReadCloser, error) { return io.NopCloser(progressOf(ctx).reader(archive, -1)), nil },
 	}, nil)
+}
+
+// DownloadTar copies the folder remote to w as a tar stream and gives the number of bytes. After an error w may hold a part of
+// it.
+func (s *Sandbox) DownloadTar(ctx context.Context, remote string, w io.Writer) (int64, error) {
+	resp, err := s.client.open(ctx, archiveCall(s, remote))
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	n, err := copyTo(w, progressOf(ctx).reader(resp.Body, -1))
+	if err != nil {
+		return n, s.client.transportError(ctx, err)
+	}
+	return n, nil
+}
+
+func archiveCall(s *Sandbox, remote string) call {
+	return call{
+		method: http.MethodGet, path: s.path("/files/archive"),
+		query:  url.Values{"path": {remote}, "format": {"tar"}},
+		header: http.Header{"Accept": {"application/x-tar"}},
+	}
 }
 
 // DownloadDir copies the folder remote into the folder local, which is made if missing. Files that exist are replaced,
 // others stay. The sandbox cannot make it write outside of local, nor through a link; setuid, setgid and sticky bits are
 // not taken over. Devices and FIFOs are skipped and named. A failure leaves what had arrived.
 func (s *Sandbox) DownloadDir(ctx context.Context, remote, local string) (Transfer, error) {
-	resp, err := s.client.open(ctx, call{
-		method: http.MethodGet, path: s.path("/files/archive"),
-		query:  url.Values{"path": {remote}, "format": {"tar"}},
-		header: http.Header{"Accept": {"application/x-tar"}},
-	})
+	resp, err := s.client.open(ctx, archiveCall(s, remote))
 	if err != nil {
 		return Transfer{}, err
 	}
 	defer resp.Body.Close()
-	arriving := &arrival{from: resp.Body}
+	arriving := &arrival{from: progressOf(ctx).reader(resp.Body, -1)}
 	moved, err := unpackFolder(tar.NewReader(bufio.NewReaderSize(arriving, 64<<10)), local)
 	if err == nil {
 		// The archive's end is not the answer's: only the latter tells that nothing was cut.

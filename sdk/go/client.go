@@ -51,7 +51,8 @@ type Client struct {
 
 // Limits of the shared connections.
 const (
-	idleConnsMax     = 64 // kept open per server
+	idleConnsMax     = 64       // kept open per server
+	connBuffer       = 64 << 10 // bytes each way of one connection: transfers take few turns
 	idleConnTimeout  = 90 * time.Second
 	dialTimeout      = 10 * time.Second
 	handshakeTimeout = 10 * time.Second
@@ -129,6 +130,8 @@ var sharedHTTP = sync.OnceValue(func() *http.Client {
 			MaxIdleConns:          idleConnsMax,
 			MaxIdleConnsPerHost:   idleConnsMax,
 			IdleConnTimeout:       idleConnTimeout,
+			ReadBufferSize:        connBuffer,
+			WriteBufferSize:       connBuffer,
 			TLSHandshakeTimeout:   handshakeTimeout,
 			ResponseHeaderTimeout: headTimeout,
 			DisableCompression:    true, // bytes arrive as they were sent

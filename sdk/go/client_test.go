@@ -289,13 +289,15 @@ func TestReady(t *testing.T) {
 	s := newServer(t)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { reply(w, 200, map[string]string{"status": "ok"}) })
 	s.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, 503, map[string]any{"ready": false, "problems": []map[string]string{{"component": "warden", "message": "none"}}})
+		reply(w, 503, map[string]any{"ready": false, "problems": []map[string]string{{"component": "warden", "message": "none"}},
+			"degraded": []map[string]any{{"sandbox": "sb1", "step": "remove disk", "since": "2026-01-02T03:04:05.678Z", "tries": 3}}})
 	})
 	if err := s.client.Healthy(t.Context()); err != nil {
 		t.Error(err)
 	}
 	ready, err := s.client.Ready(t.Context())
-	if err != nil || ready.Ready || len(ready.Problems) != 1 || ready.Problems[0].Component != "warden" {
+	if err != nil || ready.Ready || len(ready.Problems) != 1 || ready.Problems[0].Component != "warden" || len(ready.Degraded) != 1 || ready.Degraded[0].Sandbox != "sb1" ||
+		ready.Degraded[0].Step != "remove disk" || ready.Degraded[0].Since.IsZero() || ready.Degraded[0].Tries != 3 {
 		t.Errorf("got %+v, %v", ready, err)
 	}
 }

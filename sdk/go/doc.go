@@ -1,5 +1,5 @@
 // Package dayfly is the Go SDK of Dayfly: clean isolated machines that are guaranteed to disappear. It speaks the HTTP API
-// of a Dayfly server and needs nothing but the standard library.
+// of a Dayfly server and needs nothing but the standard library and, for terminals, one WebSocket library.
 //
 //	client, err := dayfly.New(dayfly.Options{})
 //	sandbox, err := client.Create(ctx, dayfly.CreateOptions{Timeout: 15 * time.Minute})

@@ -39,6 +39,8 @@ const (
 	CodeNoCapacity         Code = "no_capacity"
 	CodeUnavailable        Code = "unavailable"
 	CodeDiskFull           Code = "disk_full"
+	// CodeSlowReader comes within a stream only, which is taken up again by itself: nobody read for too long.
+	CodeSlowReader Code = "slow_reader"
 )
 
 // The codes that this package gives itself, with status 0.
@@ -136,7 +138,7 @@ func (w wireError) error(status int, h http.Header) *Error {
 
 func retryableCode(c Code) bool {
 	switch c {
-	case CodeRateLimited, CodeNoCapacity, CodeUnavailable, CodeUnreachable:
+	case CodeRateLimited, CodeNoCapacity, CodeUnavailable, CodeUnreachable, CodeSlowReader:
 		return true
 	}
 	return false

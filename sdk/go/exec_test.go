@@ -235,7 +235,7 @@ func TestStdin(t *testing.T) {
 		{"empty", nil, false, false},
 		{"every byte", all, false, false},
 		{"large", bytes.Repeat(all, 8<<10), false, false},
-		{"a lost answer does not double a piece", bytes.Repeat(all, 8<<10), true, false},
+		{"a lost answer is told and doubles nothing", bytes.Repeat(all, 8<<10), true, false},
 		{"binary through Exec", all, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -250,7 +250,14 @@ func TestStdin(t *testing.T) {
 				got = res.Stdout
 			} else {
 				var out bytes.Buffer
-				if _, err := s.sandbox().ExecTo(t.Context(), dayfly.Argv("cat"), dayfly.ExecOptions{Stdin: bytes.NewReader(tt.in)}, &out, nil); err != nil {
+				_, err := s.sandbox().ExecTo(t.Context(), dayfly.Argv("cat"), dayfly.ExecOptions{Stdin: bytes.NewReader(tt.in)}, &out, nil)
+				if tt.cuts {
+					if dayfly.ErrorCode(err) != dayfly.CodeUnreachable || !strings.Contains(err.Error(), "input") || !bytes.HasPrefix(tt.in, out.Bytes()) {
+						t.Errorf("%d bytes of %d, %v", out.Len(), len(tt.in), err)
+					}
+					return
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 				got = out.String()
@@ -304,3 +311,52 @@ func TestSignal(t *testing.T) {
 		t.Errorf("body = %s", got)
 	}
 }
+
+// TestPipeStdin: what is read while a request is on its way travels in the next one; the end closes the input, a failure is told.
+func TestPipeStdin(t *testing.T) {
+	s := newServer(t)
+	first := make(chan struct{})
+	s.mux.HandleFunc("POST /v1/sandboxes/{id}/processes/pr1/stdin", func(w http.ResponseWriter, r *http.Request) {
+		if len(s.requests()) == 0 {
+			<-first // until all has been written
+		}
+		s.record(r)
+		reply(w, 200, map[string]any{})
+	})
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- s.sandbox().PipeStdin(t.Context(), "pr1", r) }()
+	want := ""
+	for i := range 100 {
+		line := fmt.Sprintf("line %d\n", i)
+		want += line
+		if _, err := io.WriteString(w, line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = w.Close()
+	close(first)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	seen, got := s.requests(), ""
+	for _, q := range seen {
+		got += q.body
+	}
+	if got != want || len(seen) > 4 || !strings.HasSuffix(seen[len(seen)-1].uri, "?close=true") {
+		t.Errorf("%d requests brought %d of %d bytes, the last %s", len(seen), len(got), len(want), seen[len(seen)-1].uri)
+	}
+	if err := s.sandbox().PipeStdin(t.Context(), "pr1", io.MultiReader(strings.NewReader("x"), brokenReader{})); dayfly.ErrorCode(err) != dayfly.CodeLocal {
+		t.Errorf("a reader that fails: %v", err)
+	}
+	s.mux.HandleFunc("POST /v1/sandboxes/{id}/processes/ended/stdin", func(w http.ResponseWriter, r *http.Request) { fail(w, 410, "gone", "it has ended") })
+	if err := s.sandbox().PipeStdin(t.Context(), "ended", strings.NewReader("x")); err != nil {
+		t.Errorf("a command that has ended: %v", err)
+	}
+}
+
+// brokenReader is a reader that fails.
+type brokenReader struct{}
+
+// Read implements io.Reader.
+func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("the disk is broken") }

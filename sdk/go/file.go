@@ -9,7 +9,6 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -77,7 +76,10 @@ func (s *Sandbox) WriteFile(ctx context.Context, path string, content []byte, mo
 // another reader can be sent once.
 func (s *Sandbox) Upload(ctx context.Context, path string, content io.Reader, mode fs.FileMode) (FileInfo, error) {
 	open, again := reopen(content)
-	return s.put(ctx, path, mode, again, func() (io.ReadCloser, error) { return io.NopCloser(open()), nil })
+	report, total := progressOf(ctx), sizeOf(content)
+	return s.put(ctx, path, mode, again, func() (io.ReadCloser, error) {
+		return io.NopCloser(report.reader(open(), total)), nil
+	})
 }
 
 func (s *Sandbox) put(ctx context.Context, path string, mode fs.FileMode, again bool, body func() (io.ReadCloser, error)) (FileInfo, error) {
@@ -93,47 +95,15 @@ func (s *Sandbox) put(ctx context.Context, path string, mode fs.FileMode, again 
 	return info.exact(), err
 }
 
-// Download copies a file of any size to w and gives the number of bytes. After an error w may hold a part of it.
+// Download copies a file of any size to w and gives the number of bytes. A connection that breaks is taken up where it broke.
+// After an error w may hold a part of it.
 func (s *Sandbox) Download(ctx context.Context, path string, w io.Writer) (int64, error) {
 	r, err := s.Open(ctx, path)
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	n, err := copyTo(w, r)
-	if err != nil {
-		return n, s.client.transportError(ctx, err)
-	}
-	return n, nil
-}
-
-// Open gives the content of a file as a stream that the caller closes. It ends with io.EOF only when all of it has arrived.
-func (s *Sandbox) Open(ctx context.Context, path string) (*Content, error) {
-	resp, err := s.client.open(ctx, call{
-		method: http.MethodGet, path: s.path("/files/content"), query: url.Values{"path": {path}},
-		header: http.Header{"Accept": {"application/octet-stream"}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	mode, _ := strconv.ParseUint(resp.Header.Get("X-File-Mode"), 8, 32)
-	return &Content{body: resp.Body, Size: resp.ContentLength, Mode: fs.FileMode(mode).Perm()}, nil
-}
-
-// Content is a file that is being read.
-type Content struct {
-	Size int64       // -1 if unknown
-	Mode fs.FileMode // 0 if unknown
-	body io.ReadCloser
-}
-
-// Read implements io.Reader.
-func (c *Content) Read(p []byte) (int, error) { return c.body.Read(p) }
-
-// Close implements io.Closer.
-func (c *Content) Close() error {
-	release(c.body)
-	return nil
+	return copyTo(w, r)
 }
 
 // listPage is how many entries of a directory are asked for at once.
@@ -165,6 +135,46 @@ func (s *Sandbox) IsDir(ctx context.Context, path string) (bool, error) {
 	return err == nil, err
 }
 
+// Stat gives one entry. A link is described itself, not what it points to.
+func (s *Sandbox) Stat(ctx context.Context, path string) (FileInfo, error) {
+	return s.entryCall(ctx, call{method: http.MethodGet, path: s.path("/files/stat"), query: url.Values{"path": {path}}})
+}
+
+// Mkdir makes a directory, with its parents; that it is there already is no failure. Mode 0 is the server's default, 0755.
+func (s *Sandbox) Mkdir(ctx context.Context, path string, mode fs.FileMode) (FileInfo, error) {
+	body := map[string]any{}
+	putPath(body, "path", path)
+	if mode != 0 {
+		body["mode"] = octal(mode)
+	}
+	return s.changeFile(ctx, "/files/mkdir", body)
+}
+
+// Move renames a file or directory, also between file systems. CodeFileConflict: something is at to, unless overwrite is set.
+func (s *Sandbox) Move(ctx context.Context, from, to string, overwrite bool) (FileInfo, error) {
+	body := map[string]any{"overwrite": overwrite}
+	putPath(body, "from", from)
+	putPath(body, "to", to)
+	return s.changeFile(ctx, "/files/move", body)
+}
+
+// Chmod sets permission bits, with setuid, setgid and sticky as fs has them; recursive does so for all that is below too.
+func (s *Sandbox) Chmod(ctx context.Context, path string, mode fs.FileMode, recursive bool) (FileInfo, error) {
+	body := map[string]any{"mode": octal(mode), "recursive": recursive}
+	putPath(body, "path", path)
+	return s.changeFile(ctx, "/files/chmod", body)
+}
+
+func (s *Sandbox) changeFile(ctx context.Context, route string, body map[string]any) (FileInfo, error) {
+	return s.entryCall(ctx, call{method: http.MethodPost, path: s.path(route), json: body})
+}
+
+func (s *Sandbox) entryCall(ctx context.Context, k call) (FileInfo, error) {
+	var info wireFile
+	err := s.client.do(ctx, k, &info)
+	return info.exact(), err
+}
+
 // RemoveFile removes a file or an empty directory; recursive removes a directory with all that is in it.
 func (s *Sandbox) RemoveFile(ctx context.Context, path string, recursive bool) error {
 	query := url.Values{"path": {path}}
@@ -174,7 +184,16 @@ func (s *Sandbox) RemoveFile(ctx context.Context, path string, recursive bool) e
 	return s.client.do(ctx, call{method: http.MethodDelete, path: s.path("/files"), query: query}, nil)
 }
 
-func octal(mode fs.FileMode) string { return fmt.Sprintf("%04o", mode.Perm()) }
+// octal is a mode as the API writes it.
+func octal(mode fs.FileMode) string {
+	n := uint32(mode.Perm())
+	for bit, unix := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if mode&bit != 0 {
+			n |= unix
+		}
+	}
+	return fmt.Sprintf("%04o", n)
+}
 
 // copyTo copies and tells a failure of w from one of r.
 func copyTo(w io.Writer, r io.Reader) (int64, error) {

@@ -371,7 +371,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte(`{"type":"start","id":"pr1"}` + "\n" + `{"type":"stdout","offset":-1,"data":"x"}` + "\n" + `{"type":"exit"}` + "\n"))
 	f.Add([]byte(`{"type":"dropped","stream":"stdout","offset":9223372036854775807,"bytes":9223372036854775807}` + "\n" + `{"type":"exit"}` + "\n"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		for _, again := range []string{"unavailable", "rate_limited", "no_capacity", "unreachable"} {
+		for _, again := range []string{"unavailable", "rate_limited", "no_capacity", "unreachable", "slow_reader"} {
 			if bytes.Contains(stream, []byte(again)) {
 				t.Skip("is taken up again, for longer than a fuzz run may last")
 			}

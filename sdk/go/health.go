@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"time"
 )
 
 // Readiness is whether a server takes work, and why not.
 type Readiness struct {
 	Ready    bool      `json:"ready"`
 	Problems []Problem `json:"problems"`
+	Degraded []Stuck   `json:"degraded"` // keeps no work from being taken
 	Version  string    `json:"version"`
 }
 
@@ -18,6 +20,14 @@ type Readiness struct {
 type Problem struct {
 	Component string `json:"component"`
 	Message   string `json:"message"`
+}
+
+// Stuck is a step of a sandbox's teardown that fails and is tried again. It leaves the list when it is done.
+type Stuck struct {
+	Sandbox string    `json:"sandbox"`
+	Step    string    `json:"step"`
+	Since   time.Time `json:"since"`
+	Tries   int       `json:"tries"` // that failed
 }
 
 // Healthy tells, by a nil error, that a server answers at all. It needs no key.

@@ -18,9 +18,10 @@ const (
 
 // packer writes a folder as a tar stream. os.Root keeps every step inside of it, whatever is renamed meanwhile.
 type packer struct {
-	root  *os.Root
-	out   *tar.Writer
-	moved Transfer
+	root   *os.Root
+	out    *tar.Writer
+	moved  Transfer
+	report progressReport
 }
 
 func packFolder(local string) (*packer, error) {
@@ -138,13 +139,21 @@ func (p *packer) file(name string) error {
 	if err := p.header(name, info, ""); err != nil {
 		return err
 	}
-	n, err := io.Copy(p.out, io.LimitReader(f, info.Size()))
+	n, err := io.Copy(p.out, p.told(io.LimitReader(f, info.Size())))
 	if err == nil && n < info.Size() {
 		err = &Error{Code: CodeLocal, Message: name + " became shorter while it was uploaded", Hint: "try again once nothing writes to it"}
 	}
 	p.moved.Files++
 	p.moved.Bytes += n
 	return err
+}
+
+// told is r with its bytes reported on top of what was moved already.
+func (p *packer) told(r io.Reader) io.Reader {
+	if p.report == nil {
+		return r
+	}
+	return &reportedReader{from: r, report: p.report, bytes: p.moved.Bytes, total: -1}
 }
 
 // header writes an entry's head: its name, mode and time, but not whose it is here.

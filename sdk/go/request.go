@@ -37,8 +37,11 @@ type call struct {
 	json   any // the body as JSON, or nil
 	// body makes the raw body, or is nil. It is called once per attempt and not again once bytes of an unrepeatable one were read.
 	body       func() (io.ReadCloser, error)
-	repeatable bool   // body may be made again
-	key        string // idempotency key of a POST; empty: a new one for this call
+	repeatable bool // body may be made again
+	// deliver: a connection that breaks under the body may have delivered a part of it, so that sending it again could deliver that
+	// twice. Then it fails instead.
+	deliver bool
+	key     string // idempotency key of a POST; empty: a new one for this call
 	// patience makes attempts go on beyond their number until so much time has passed.
 	patience time.Duration
 }
@@ -78,6 +81,10 @@ func (c *Client) repeat(ctx context.Context, k call, use func(*http.Response) er
 		e := c.transportError(ctx, err)
 		if !e.Retryable || (n >= attemptsMax && time.Since(began) >= k.patience) || (bodyRead && !k.repeatable) {
 			return e
+		}
+		if bodyRead && k.deliver && e.Status == 0 {
+			return &Error{Code: CodeUnreachable, cause: e, Message: "the connection broke while input was on its way; how much of it arrived is unknown: " + e.Message,
+				Hint: "copy large input into the sandbox as a file, and have the command read that"}
 		}
 		if err := pause(ctx, backoff(n, e.RetryAfter)); err != nil {
 			return c.transportError(ctx, err)
@@ -256,7 +263,7 @@ func (b *countedBody) discard() {
 // errSilent is why a watched body was closed.
 var errSilent = errors.New("the connection fell silent")
 
-// watchedBody closes itself when nothing arrives for silenceMax.
+// watchedBody closes itself when somebody reads and nothing arrives for silenceMax. A reader that takes its time is no silence.
 type watchedBody struct {
 	io.ReadCloser
 	timer  *time.Timer
@@ -270,6 +277,7 @@ func watch(body io.ReadCloser) *watchedBody {
 		w.silent.Store(true)
 		_ = body.Close()
 	})
+	w.timer.Stop()
 	return w
 }
 
@@ -277,6 +285,7 @@ func watch(body io.ReadCloser) *watchedBody {
 func (w *watchedBody) Read(p []byte) (int, error) {
 	w.timer.Reset(silenceMax)
 	n, err := w.ReadCloser.Read(p)
+	w.timer.Stop()
 	if err != nil && w.silent.Load() {
 		return n, errSilent
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net/http"
@@ -35,11 +36,13 @@ type Event struct {
 	Of     EventType // of a dropped event: EventStdout or EventStderr
 	Bytes  int64     // of a dropped event
 	Exit   *Exit     // of an exit event
+	Err    *Error    // of a lost event
 }
 
 // Limits of a stream.
 const (
-	lineMax = 8 << 20 // bytes of one event on the wire
+	lineMax   = 8 << 20   // bytes of one event on the wire
+	lineUsual = 128 << 10 // nearly all are shorter, and are read where they arrive
 	// resumeFor is how long a broken stream is taken up again without any progress: a server's restart fits in.
 	resumeFor = 45 * time.Second
 	// leaveMax is how long the server may take to end an answer after the exit event.
@@ -54,13 +57,13 @@ type Stream struct {
 	exec    call // sent again with the same key when the stream broke before it began
 	stdin   io.Reader
 
-	id    string
-	body  io.ReadCloser
-	lines *bufio.Reader
-	next  map[EventType]int64 // offset of the next byte of each stream
-	last  time.Time           // of the last progress
-	queue []Event             // read ahead
-	done  error               // what Next returns from now on, or nil
+	id      string
+	upToNow bool // the end of the answer is the end
+	body    io.ReadCloser
+	lines   *bufio.Reader
+	last    time.Time // of the last progress
+	done    error     // what Next returns from now on, or nil
+	pieces
 }
 
 // ExecStream starts a command and returns its stream, which the caller closes. The stream lives as long as ctx.
@@ -81,16 +84,24 @@ func (s *Sandbox) ExecStream(ctx context.Context, cmd Cmd, o ExecOptions) (*Stre
 // Offsets say from where on output is wanted, in bytes.
 type Offsets struct{ Stdout, Stderr int64 }
 
-// Attach follows a command that runs already, or reads one that has ended. CodeGone: it is no longer kept.
-func (s *Sandbox) Attach(ctx context.Context, process string, from Offsets) (*Stream, error) {
+// OutputOptions say which output of a command is wanted. The zero value follows all that is kept.
+type OutputOptions struct {
+	From Offsets // what is no longer kept from there on comes as an EventDropped
+	// UpToNow ends with what is there already: with io.EOF, and an exit event only when the command has ended.
+	UpToNow bool
+}
+
+// Output follows a command that runs already, or reads one that has ended. Closing the stream leaves the command alone unless
+// its OnDisconnect says otherwise. CodeGone: it is no longer kept.
+func (s *Sandbox) Output(ctx context.Context, process string, o OutputOptions) (*Stream, error) {
 	st := newStream(ctx, s)
-	st.id = process
-	st.next[EventStdout], st.next[EventStderr] = from.Stdout, from.Stderr
+	st.id, st.upToNow = process, o.UpToNow
+	st.next[EventStdout], st.next[EventStderr] = o.From.Stdout, o.From.Stderr
 	return st.begin(st.outputCall())
 }
 
 func newStream(ctx context.Context, s *Sandbox) *Stream {
-	st := &Stream{sandbox: s, next: map[EventType]int64{}}
+	st := &Stream{sandbox: s, pieces: newPieces()}
 	st.ctx, st.cancel = context.WithCancelCause(ctx)
 	return st
 }
@@ -111,7 +122,7 @@ func (st *Stream) connect(k call) error {
 	body := watch(resp.Body)
 	st.body = body
 	context.AfterFunc(st.ctx, func() { _ = body.Close() }) // so that Close frees it while Next is not being called
-	st.lines = bufio.NewReaderSize(st.body, 64<<10)
+	st.lines = bufio.NewReaderSize(st.body, lineUsual)
 	st.last = time.Now()
 	return nil
 }
@@ -120,9 +131,9 @@ func (st *Stream) outputCall() call {
 	return call{
 		method: http.MethodGet, path: st.sandbox.processPath(st.id) + "/output",
 		query: url.Values{
-			"stdout_offset": {strconv.FormatInt(st.next[EventStdout], 10)},
-			"stderr_offset": {strconv.FormatInt(st.next[EventStderr], 10)},
-			"follow":        {"true"},
+			"stdout_offset": {offsetText(st.next[EventStdout])},
+			"stderr_offset": {offsetText(st.next[EventStderr])},
+			"follow":        {strconv.FormatBool(!st.upToNow)},
 		},
 		header: http.Header{"Accept": {"application/x-ndjson"}},
 	}
@@ -134,16 +145,19 @@ func (st *Stream) ID() string { return st.id }
 // Next blocks for the next event. After the exit event it returns io.EOF. Any other error means that the outcome was not
 // seen; it is final. A connection that breaks is taken up where it broke and shows only when that fails.
 func (st *Stream) Next() (Event, error) {
+	st.last = time.Now() // the caller may have taken its time, and the connection not have waited
 	for st.done == nil {
-		if len(st.queue) > 0 {
-			ev := st.queue[0]
-			st.queue = st.queue[1:]
+		if ev, ok := st.pop(); ok {
 			if ev.Type == EventExit {
 				st.done = io.EOF
 			}
 			return ev, nil
 		}
-		if err := st.fill(); err != nil {
+		switch err := st.fill(); err {
+		case nil:
+		case io.EOF:
+			st.done = err
+		default:
 			st.done = st.resume(err)
 		}
 	}
@@ -210,8 +224,16 @@ type wireEvent struct {
 // fill reads one line and queues what it says. Any error breaks the connection.
 func (st *Stream) fill() error {
 	line, err := readLine(st.lines)
+	if st.upToNow && errors.Is(err, errEnd) {
+		return io.EOF
+	}
 	if err != nil {
 		return err
+	}
+	if kind, offset, data, ok := outputLine(line); ok {
+		st.last = time.Now()
+		st.output(kind, offset, data)
+		return nil
 	}
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -273,33 +295,6 @@ func (st *Stream) started(id string) {
 	}
 }
 
-// output queues what is new of a piece of output: a resumed stream may repeat some of it, and must not skip any silently.
-func (st *Stream) output(kind EventType, offset int64, data []byte) {
-	next := st.next[kind]
-	if offset > next {
-		st.dropped(kind, next, offset-next)
-		next = offset
-	}
-	if skip := next - offset; skip > 0 {
-		if skip >= int64(len(data)) {
-			return
-		}
-		data = data[skip:]
-	}
-	st.next[kind] = next + int64(len(data))
-	st.queue = append(st.queue, Event{Type: kind, Offset: next, Data: data})
-}
-
-func (st *Stream) dropped(of EventType, offset, n int64) {
-	end := offset + n
-	offset = max(offset, st.next[of])
-	if end <= offset {
-		return
-	}
-	st.next[of] = end
-	st.queue = append(st.queue, Event{Type: EventDropped, Of: of, Offset: offset, Bytes: end - offset})
-}
-
 // resume connects again after err, or gives the error that ends the stream.
 func (st *Stream) resume(err error) error {
 	_ = st.body.Close()
@@ -348,12 +343,18 @@ func processHint(id string) string {
 	return " (its id is " + id + ")"
 }
 
-// readLine reads one line without its end. A last line that was cut is io.ErrUnexpectedEOF: so is the end of a stream, for
-// only an exit event ends one.
+// errEnd is the end of an answer after a whole line. It is unexpected where only an exit event ends a stream.
+var errEnd = fmt.Errorf("the answer ended: %w", io.ErrUnexpectedEOF)
+
+// readLine reads one line with its end, valid until the next. A last line that was cut is io.ErrUnexpectedEOF, the end of the answer
+// is errEnd.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := r.ReadSlice('\n')
+		if err == nil && line == nil {
+			return part, nil
+		}
 		line = append(line, part...)
 		switch {
 		case err == nil:
@@ -361,6 +362,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 		case len(line) > lineMax:
 			return nil, &Error{Code: CodeBadAnswer, Message: "the server sent an event that is larger than any event of Dayfly"}
 		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return nil, errEnd
 		case errors.Is(err, io.EOF):
 			return nil, io.ErrUnexpectedEOF
 		default:

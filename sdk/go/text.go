@@ -28,6 +28,15 @@ func checkText(fields texts, maps ...map[string]string) error {
 	return nil
 }
 
+// putPath sets the path of a file in a body: as text, or where it is not UTF-8 as exact bytes.
+func putPath(body map[string]any, name, path string) {
+	if utf8.ValidString(path) {
+		body[name] = path
+		return
+	}
+	body[name+"_b64"] = []byte(path)
+}
+
 func notText(what string) *Error {
 	return invalidf("%s is not valid UTF-8 and would not arrive unchanged", what).withHint("send bytes as a file or on standard input")
 }

@@ -83,7 +83,7 @@ func busy(t *testing.T, s *host.Server, b *sdk.Sandbox) []call {
 	<-upload.drained
 	within(t, 10*time.Second, "the commands run", func() (bool, string) {
 		running := 0
-		for p, err := range b.Processes(t.Context()) {
+		for p, err := range b.Processes(t.Context(), sdk.ProcessListOptions{}) {
 			if err != nil {
 				t.Fatal(err)
 			}

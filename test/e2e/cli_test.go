@@ -246,6 +246,16 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 	run("extend", id, "10m")
 	run("images", "ls")
 	run("keys", "ls")
+	var process struct{ ID string }
+	if out := s.Dayfly(t.Context(), "exec", "-o", "json", "-d", "--name", "sleeper", id, "--", "sleep", "1000"); json.Unmarshal([]byte(out.Stdout), &process) != nil {
+		t.Errorf("exec -d: exit %d: %q %s", out.Code, out.Stdout, out.Stderr)
+	}
+	run("ps", id)
+	run("kill", id, process.ID)
+	run("wait", id, "sleeper")
+	for _, args := range [][]string{{"mkdir", id, "d"}, {"ls", id}, {"stat", id, "d"}, {"chmod", id, "700", "d"}, {"mv", id, "d", "e"}, {"find", id}, {"rm", id, "e"}} {
+		run(append([]string{"files"}, args...)...)
+	}
 	if key := text(run("keys", "create", "--account", "json"), "id"); key != "" {
 		run("keys", "rm", key)
 	} else {

@@ -21,6 +21,7 @@ const agentLateMax = 3 * time.Second
 // leaseShort is long enough to do something to the server meanwhile on a busy machine.
 const leaseShort = 8 * time.Second
 
+// TestTheWardenAloneEndsEverySandbox is bug 30 too: nothing runs after the lease, and the record ends there without a DELETE.
 func TestTheWardenAloneEndsEverySandbox(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -208,13 +209,15 @@ func TestLeaseMaxLowersTheCeiling(t *testing.T) {
 	}
 	info, clamped, err := b.Extend(t.Context(), 15*time.Minute)
 	if err != nil || !clamped {
-		t.Fatalf("extend beyond the ceiling: clamped %v, %v", clamped, err)
+		t.Fatalf("bug 46: extend beyond the ceiling: clamped %v, %v", clamped, err)
 	}
 	if got := info.Remaining(); got > 20*time.Second || got < 10*time.Second {
 		t.Errorf("clamped to %s", got)
 	}
 	_, _, err = b.Extend(t.Context(), time.Minute)
-	wantCode(t, "extend at the ceiling", err, sdk.CodeLeaseCeiling)
+	wantCode(t, "bug 46: extend at the ceiling", err, sdk.CodeLeaseCeiling)
+	_, err = c.Create(t.Context(), sdk.CreateOptions{Timeout: 365 * 24 * time.Hour})
+	wantCode(t, "bug 46: a year", err, sdk.CodeInvalid)
 	_, err = c.Create(t.Context(), sdk.CreateOptions{Timeout: 21 * time.Second})
 	wantCode(t, "bug 47: a lease beyond the ceiling is refused, not cut", err, sdk.CodeInvalid)
 	fresh := box(t, c, sdk.CreateOptions{})

@@ -22,6 +22,7 @@ import (
 // deleteMax is how long a DELETE may wait for the machine to be gone.
 const deleteMax = 10 * time.Second
 
+// TestDeleteWhileTheMachineIsBeingMade is bug 3: a start under way keeps no DELETE from being accepted and done.
 func TestDeleteWhileTheMachineIsBeingMade(t *testing.T) {
 	t.Parallel()
 	s, c := own(t)
@@ -112,6 +113,20 @@ func TestDeleteInEveryState(t *testing.T) {
 			}
 		}, sdk.StatusDeleted},
 		{"its clients wait", func(t *testing.T, b *sdk.Sandbox) { busy(t, s, b) }, sdk.StatusDeleted},
+		{"bug 106: what the host knows of it was removed by hand", func(t *testing.T, b *sdk.Sandbox) {
+			for _, path := range []string{filepath.Join("/run/dayfly", s.Installation, b.ID), filepath.Join(s.Data, "state", b.ID+".json")} {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, sdk.StatusDeleted},
+		{"bug 106: others write to the disk meanwhile", func(t *testing.T, b *sdk.Sandbox) {
+			other := box(t, c, sdk.CreateOptions{DiskMB: 1024})
+			_, err := other.Exec(t.Context(), sdk.Command("nohup dd if=/dev/zero of=big bs=1M count=400 conv=fsync >/dev/null 2>&1 &"), sdk.ExecOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, sdk.StatusDeleted},
 		{"gone already", func(t *testing.T, b *sdk.Sandbox) {
 			if err := b.Delete(t.Context()); err != nil {
 				t.Fatal(err)
@@ -175,13 +190,12 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 			immutable(t, dir, false)
 		}
 	})
-	done := make(chan sdk.Info, 1)
+	done, asked := make(chan struct{}), time.Now()
 	go func() {
-		info, err := c.Delete(context.WithoutCancel(t.Context()), stuck.ID)
-		if err != nil {
+		defer close(done)
+		if _, err := c.Delete(context.WithoutCancel(t.Context()), stuck.ID); err != nil {
 			t.Error(err)
 		}
-		done <- info
 	}()
 	const tries = 3
 	within(t, deleteMax, "the log tells of it, try by try", func() (bool, string) {
@@ -204,6 +218,10 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 	}
 	if r, err := c.Ready(t.Context()); err != nil || !r.Ready {
 		t.Errorf("the server takes no work for it: %+v (%v)", r, err)
+	} else if !slices.ContainsFunc(r.Degraded, func(d sdk.Stuck) bool {
+		return d.Sandbox == stuck.ID && d.Step == "remove run directory" && d.Tries >= tries
+	}) {
+		t.Errorf("bug 115: readyz does not name it: %+v", r.Degraded)
 	}
 	began := time.Now()
 	other := box(t, c, sdk.CreateOptions{})
@@ -219,13 +237,26 @@ func TestATeardownThatFailsIsTriedAgainAndHoldsUpNobodyElse(t *testing.T) {
 	if audited := audit(t, s); !slices.ContainsFunc(audited.Objects, func(o struct{ Kind, Name, Owner, State string }) bool { return o.Owner == stuck.ID }) {
 		t.Errorf("audit does not show it: %+v", audited)
 	}
-	immutable(t, dir, false)
-	if info := <-done; info.Status == sdk.StatusDeleting { // the retry came later than the answer
-		within(t, 2*deleteMax, "it ends once the obstacle is gone", func() (bool, string) {
-			info := mustGet(t, c, stuck.ID)
-			return info.Status == sdk.StatusDeleted, string(info.Status)
-		})
+	within(t, 2*deleteMax, "bug 115: the record closes though the obstacle stays", func() (bool, string) {
+		info := mustGet(t, c, stuck.ID)
+		return info.Status == sdk.StatusDeleted, string(info.Status)
+	})
+	<-done
+	if info := mustGet(t, c, stuck.ID); info.EndedAt.After(asked.Add(deleteMax / 2)) {
+		t.Errorf("bug 30: asked for at %s, ended at %s", asked, info.EndedAt)
 	}
+	if a := audit(t, s); a.code == 0 {
+		t.Errorf("bug 115: audit does not mind what is left: %+v", a)
+	}
+	immutable(t, dir, false)
+	within(t, 3*deleteMax, "the next try removes it", func() (bool, string) {
+		_, err := os.Stat(dir)
+		return os.IsNotExist(err), dir
+	})
+	within(t, 3*deleteMax, "readyz forgets it", func() (bool, string) {
+		r, err := c.Ready(t.Context())
+		return err == nil && len(r.Degraded) == 0, fmt.Sprintf("%+v (%v)", r.Degraded, err)
+	})
 	within(t, reclaimMax, "nothing is left", func() (bool, string) {
 		left := traces(t, s, stuck.ID)
 		return len(left) == 0, strings.Join(left, "\n")

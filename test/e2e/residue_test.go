@@ -333,7 +333,7 @@ func TestBug19AMachineThatDiesBehindTheServersBackIsNoticed(t *testing.T) {
 		done <- err
 	}()
 	within(t, 10*time.Second, "the command runs", func() (bool, string) {
-		for p, err := range b.Processes(t.Context()) {
+		for p, err := range b.Processes(t.Context(), sdk.ProcessListOptions{}) {
 			return err == nil && p.Status == "running", p.Command
 		}
 		return false, ""

@@ -2,6 +2,8 @@ package e2e_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "modernc.org/sqlite"
 
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
@@ -69,13 +73,13 @@ func TestARestartEndsNoSandboxAndNoCommand(t *testing.T) {
 		t.Errorf("bug 42: over a restart %d of %d bytes of stdout and %d of %d of stderr came", got[sdk.EventStdout].Len(), len(wantOut), got[sdk.EventStderr].Len(), len(wantErr))
 	}
 	for _, from := range []int64{0, 1, 17, int64(len(wantOut)) - 3, int64(len(wantOut))} {
-		rest, err := b.Attach(t.Context(), stream.ID(), sdk.Offsets{Stdout: from, Stderr: int64(len(wantErr))})
+		rest, err := b.Output(t.Context(), stream.ID(), sdk.OutputOptions{From: sdk.Offsets{Stdout: from, Stderr: int64(len(wantErr))}})
 		if err != nil {
-			t.Fatalf("bug 89: attach at %d: %v", from, err)
+			t.Fatalf("bug 89: output from %d: %v", from, err)
 		}
 		var out strings.Builder
 		if _, err := rest.CopyTo(&out, nil); err != nil || out.String() != wantOut[from:] {
-			t.Errorf("bug 89: attach at %d gave %d bytes, want %d (%v)", from, out.Len(), len(wantOut)-int(from), err)
+			t.Errorf("bug 89: output from %d gave %d bytes, want %d (%v)", from, out.Len(), len(wantOut)-int(from), err)
 		}
 		rest.Close()
 	}
@@ -213,6 +217,41 @@ func TestAMachineWithoutARecordIsAdopted(t *testing.T) {
 	at := dead(t, s, b.ID, 2*lease)
 	if late := at.Sub(end); late < 0 || late > lateMax {
 		t.Errorf("its lease ended it %s late", late)
+	}
+}
+
+// TestARecordThatIsRemovedComesBack: the next pass of the running server adopts the machine.
+func TestARecordThatIsRemovedComesBack(t *testing.T) {
+	t.Parallel()
+	s, c := own(t)
+	b := box(t, c, sdk.CreateOptions{Labels: map[string]string{"a": "b"}})
+	sh(t, b, "echo mine > kept")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Data, "dayfly.db")+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Exec("DELETE FROM sandboxes WHERE id = $1", b.ID)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Get(t.Context(), b.ID); err == nil {
+		t.Fatal("the record is still there")
+	}
+	if _, err := c.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info := mustGet(t, c, b.ID)
+	if info.Status != sdk.StatusRunning || info.Labels["a"] != "b" || !info.CreatedAt.Equal(*b.Info().CreatedAt) || info.ExpiresAt.Sub(*b.Info().ExpiresAt).Abs() > time.Second {
+		t.Errorf("adopted as %+v, was %+v", info, b.Info())
+	}
+	if got := sh(t, c.Sandbox(b.ID), "cat kept"); got != "mine" {
+		t.Errorf("its file says %q", got)
+	}
+	if out := s.Dayfly(t.Context(), "audit"); out.Code != 0 {
+		t.Errorf("audit: exit %d: %s%s", out.Code, out.Stdout, out.Stderr)
+	}
+	if err := c.Sandbox(b.ID).Delete(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 // How far times may be from one another.
 const (
 	lateMax  = time.Second             // an enforcer, on a busy host
-	agentMax = 3500 * time.Millisecond // the agent's own clock, when no enforcer lives: 2 s by design
+	agentMin = 2 * time.Second         // the agent's own clock, when no enforcer lives
+	agentMax = 3500 * time.Millisecond // alike
 	slack    = 300 * time.Millisecond  // between what the kernel told this program and what it told another
 	stamp    = 5 * time.Millisecond    // stamps are whole milliseconds
 	boxMax   = 2 * time.Minute         // no sandbox of this package lives longer
@@ -33,7 +34,7 @@ type box struct {
 	mu      sync.Mutex
 	lo, hi  time.Time // its deadline is in between; they differ while an extend's outcome is not known
 	ended   time.Time // when a delete was first asked for, or zero
-	hurt    time.Time // when its agent was killed, or zero
+	hurt    time.Time // from when on its agent may be killed, or zero
 	death   time.Time // when the kernel said that no process of it lives, or zero
 	files   map[string]*file
 	told    []string // what happened to it, for the report
@@ -97,13 +98,19 @@ func (b *box) usable(left time.Duration) bool {
 // blind are the times in which neither the server nor the warden could enforce anything.
 type blind struct {
 	mu    sync.Mutex
-	spans [][2]time.Time
+	spans []span
 }
 
-func (l *blind) add(from, to time.Time) {
+// span is one of them.
+type span struct {
+	from, to time.Time
+	sign     time.Time // the last sign of life of a warden, if nobody was there to see anything from then on; or zero
+}
+
+func (l *blind) add(from, to, sign time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.spans = append(l.spans, [2]time.Time{from, to})
+	l.spans = append(l.spans, span{from, to, sign})
 }
 
 // late is how late a sandbox may be that was due between lo and hi.
@@ -111,11 +118,23 @@ func (l *blind) late(lo, hi time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.spans {
-		if s[0].Before(hi.Add(lateMax)) && s[1].After(lo.Add(-slack)) {
+		if s.from.Before(hi.Add(lateMax)) && s.to.After(lo.Add(-slack)) {
 			return agentMax
 		}
 	}
 	return lateMax
+}
+
+// unseen gives the time in which a death happened that nobody can have seen; ok is false when somebody was there.
+func (l *blind) unseen(death time.Time) (at span, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.spans {
+		if !s.sign.IsZero() && death.After(s.sign.Add(-stamp)) && death.Before(s.to) {
+			return s, true
+		}
+	}
+	return span{}, false
 }
 
 // check compares the record of an ended sandbox with what the kernel told.
@@ -147,13 +166,22 @@ func (b *box) check(r record, l *blind) error {
 			first = other
 		}
 	}
-	if at.Before(first.Add(-stamp-time.Millisecond)) || b.death.Before(first.Add(-stamp)) {
-		return wrong("it ended before its time, %s", clock(first))
+	nobody, unseen := l.unseen(b.death)
+	early := first
+	if unseen && nobody.sign.Before(first) {
+		early = nobody.sign // nobody can tell more than that it lived then
 	}
-	if !b.hurt.IsZero() && late > lateMax && r.EndReason == "lease_expired" && b.lo.Before(now) {
-		return nil // nobody was there to see that it crashed before its deadline
+	if at.Before(early.Add(-stamp-time.Millisecond)) || b.death.Before(first.Add(-stamp)) {
+		return wrong("it ended before its time, %s; %s", clock(first), nobody)
+	}
+	if unseen && !b.hurt.IsZero() && r.EndReason == "lease_expired" && r.Status == "deleted" && !nobody.to.Before(b.lo.Add(agentMin)) {
+		return nil // nobody was there to see that it crashed before its own clock ended it
 	}
 	return b.reasonLocked(r, wrong)
+}
+
+func (s span) String() string {
+	return fmt.Sprintf("unseen from %s (last sign %s) to %s", clock(s.from), clock(s.sign), clock(s.to))
 }
 
 func endClock(r record) string {
@@ -196,7 +224,9 @@ func (b *box) killAgent(s *host.Server) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hurt = time.Now()
+	if b.hurt.IsZero() { // else it may have died already, of the point that is armed in it
+		b.hurt = time.Now()
+	}
 	b.tell("its agent is killed")
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err

@@ -132,6 +132,9 @@ func (p plan) String() string {
 
 var startPoints = []string{"control.recover.", "node.recover.", "node.sweep.", "control.sweep.", "warden.finish.", "warden.resolve.", "first."}
 
+// rarePoints are parts of the names of points that a round comes past once, if at all.
+var rarePoints = []string{"image.", ".key.", "agent.write."}
+
 // newPlan makes a plan; point is the failpoint whose turn it is, so that a long campaign comes past all of them.
 func newPlan(rng *rand.Rand, point string) plan {
 	p := plan{down: time.Duration(rng.IntN(1200)) * time.Millisecond}
@@ -141,7 +144,8 @@ func newPlan(rng *rand.Rand, point string) plan {
 			p.point = *only
 		}
 		p.restart = slices.ContainsFunc(startPoints, func(s string) bool { return strings.HasPrefix(p.point, s) })
-		if rng.IntN(4) == 0 && !p.restart && *only == "" { // not every round comes past it twice
+		once := p.restart || *only != "" || slices.ContainsFunc(rarePoints, func(s string) bool { return strings.Contains(p.point, s) })
+		if rng.IntN(4) == 0 && !once {
 			p.hit = 2
 		}
 		if rng.IntN(3) == 0 && !p.restart && !strings.HasPrefix(p.point, "agent.") {
@@ -311,11 +315,6 @@ func (w *world) strike(p *plan, victim *box) error {
 		if err := victim.killAgent(w.s); err != nil {
 			return err
 		}
-		if p.warden {
-			victim.mu.Lock()
-			victim.hurt = victim.hurt.Add(-signEvery)
-			victim.mu.Unlock()
-		}
 	}
 	if p.freeze != "" && w.s.Running() {
 		pid := w.s.PID
@@ -336,13 +335,14 @@ func (w *world) strike(p *plan, victim *box) error {
 	}
 	if w.s.Running() {
 		if p.warden || p.freeze != "" || warden == 0 {
-			w.blind.add(began, time.Now().Add(time.Second))
+			w.blind.add(began, time.Now().Add(time.Second), time.Time{})
 		}
 		return nil
 	}
+	sign := w.sign()
 	pause(p.down)
 	err := w.restart(p)
-	w.blind.add(began, time.Now())
+	w.blind.add(began, time.Now(), sign)
 	return err
 }
 

@@ -83,9 +83,6 @@ func (w *world) settledEnd(t *testing.T, b *box) record {
 	return r
 }
 
-// signEvery is how far back the last sign of an enforcer may be.
-const signEvery = 2 * time.Second
-
 // unseen is how long nobody is there to see what happens.
 const unseen = 1500 * time.Millisecond
 
@@ -93,14 +90,103 @@ const unseen = 1500 * time.Millisecond
 func TestACrashThatNobodySawIsNotBilledUpToTheRestart(t *testing.T) {
 	w := newWorld(t)
 	b := w.one(t, 60)
+	began := time.Now()
 	down(t, w.s)
+	sign := w.sign()
 	if err := b.killAgent(w.s); err != nil {
 		t.Fatal(err)
 	}
-	b.hurt = b.hurt.Add(-signEvery) // nobody can tell more than that it lived at the last sign of an enforcer
 	pause(unseen)
 	restart(t, w.s)
+	w.blind.add(began, time.Now(), sign)
 	if r := w.settledEnd(t, b); r.EndReason != "crashed" {
+		t.Errorf("end reason %s", r.EndReason)
+	}
+}
+
+// TestACrashThatNobodySawIsNoLeaseThatExpired: server and warden are dead, the machine dies before its deadline, and they come back
+// after it, but before its own clock would have ended it.
+func TestACrashThatNobodySawIsNoLeaseThatExpired(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		after time.Duration // its deadline
+		want  string
+	}{
+		{"nothing else can have ended it", 300 * time.Millisecond, "crashed"},
+		{"its own clock may have ended it", agentMin + slack, "lease_expired"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.one(t, 5)
+			pause(time.Until(b.lo.Add(-unseen)))
+			began := time.Now()
+			down(t, w.s)
+			sign := w.sign()
+			if err := b.killAgent(w.s); err != nil {
+				t.Fatal(err)
+			}
+			pause(time.Until(b.lo.Add(tt.after)))
+			restart(t, w.s)
+			w.blind.add(began, time.Now(), sign)
+			if r := w.settledEnd(t, b); r.EndReason != tt.want {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+		})
+	}
+}
+
+// TestAStartThatACrashCutOffLosesNoEnd: the first start finds a machine that crashed, and dies at the point. What it removed dates
+// nothing any more, so the record must be right by then.
+func TestAStartThatACrashCutOffLosesNoEnd(t *testing.T) {
+	for _, point := range []string{"node.recover.noted", "node.recover.reclaimed", "node.destroy.lease", "node.destroy.state", "control.recover.found", "control.recover.adopted", "control.recover.closed"} {
+		t.Run(point, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.one(t, 60)
+			if err := w.s.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.killAgent(w.s); err != nil { // the warden sees it
+				t.Fatal(err)
+			}
+			pause(unseen)
+			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
+			if err := w.s.Up(t.Context()); err == nil {
+				w.crashed(t)
+			}
+			pause(unseen)
+			w.disarm()
+			restart(t, w.s)
+			if r := w.settledEnd(t, b); r.EndReason != "crashed" {
+				t.Errorf("end reason %s", r.EndReason)
+			}
+			w.agrees(t)
+		})
+	}
+}
+
+// TestADeleteThatACrashCutOffIsNotDatedToTheDeadline: all die when the DELETE is on record, the machine too, and its deadline passes.
+func TestADeleteThatACrashCutOffIsNotDatedToTheDeadline(t *testing.T) {
+	w := newWorld(t)
+	b := w.one(t, 5)
+	pause(time.Until(b.lo.Add(-unseen)))
+	began := time.Now()
+	w.arm(plan{point: "control.end.recorded", action: "kill", hit: 1}, nil)
+	if _, err := (&deleteOp{b}).run(w); err != nil {
+		t.Fatal(err)
+	}
+	w.crashed(t)
+	w.disarm()
+	if _, err := w.s.KillWarden(); err != nil {
+		t.Fatal(err)
+	}
+	sign := w.sign()
+	if err := b.killAgent(w.s); err != nil {
+		t.Fatal(err)
+	}
+	pause(time.Until(b.lo.Add(slack)))
+	restart(t, w.s)
+	w.blind.add(began, time.Now(), sign)
+	if r := w.settledEnd(t, b); r.EndReason != "requested" {
 		t.Errorf("end reason %s", r.EndReason)
 	}
 }
@@ -195,7 +281,7 @@ func TestAnExtendThatACrashCutOffHoldsForEveryClock(t *testing.T) {
 			b.lo, b.hi = r.ExpiresAt, r.ExpiresAt
 			b.mu.Unlock()
 			down(t, w.s) // only the agent's clock is left
-			w.blind.add(time.Now(), time.Now().Add(time.Minute))
+			w.blind.add(time.Now(), time.Now().Add(time.Minute), w.sign())
 			pause(time.Until(r.ExpiresAt.Add(agentMax)))
 			restart(t, w.s)
 			if r := w.settledEnd(t, b); r.EndReason != "lease_expired" {

@@ -21,7 +21,7 @@ const (
 	raceSpread = 30 * time.Millisecond // around the deadline, both ways
 )
 
-// TestRacingExtends aims extends at the deadline while server, warden or both are stopped or killed: whoever was answered 200
+// TestRacingExtends is bug 4: it aims extends at the deadline while server, warden or both are stopped or killed: whoever was answered 200
 // lives at the old deadline and dies at the new one; everybody else is dead, and told so.
 func TestRacingExtends(t *testing.T) {
 	w := newWorld(t)
@@ -136,6 +136,7 @@ func (w *world) hinder(kind string, length time.Duration) {
 	default:
 		return
 	}
+	sign := w.sign()
 	pause(length)
 	signal(unix.SIGCONT, warden)
 	if w.s.Running() {
@@ -143,5 +144,5 @@ func (w *world) hinder(kind string, length time.Duration) {
 	} else {
 		_ = w.s.Up(testContext()) // the round looks whether it is ready
 	}
-	w.blind.add(began, time.Now().Add(time.Second))
+	w.blind.add(began, time.Now().Add(time.Second), sign)
 }

@@ -134,6 +134,24 @@ func (w *world) agree() error {
 	})
 }
 
+// sign is the last sign of life of the warden, by the wall clock, if neither it nor the server runs; else it is zero.
+func (w *world) sign() time.Time {
+	if w.s.Running() || w.s.Warden() != 0 {
+		return time.Time{}
+	}
+	var beat struct {
+		Wall time.Time `json:"wall"`
+	}
+	b, err := os.ReadFile(filepath.Join(w.s.Data, "warden", "heartbeat"))
+	if err == nil {
+		err = json.Unmarshal(b, &beat)
+	}
+	if err != nil {
+		return time.Time{}
+	}
+	return beat.Wall
+}
+
 // live gives the ids that are on record as not ended, and those that are running.
 func (w *world) live() (live, running []string, err error) {
 	all, err := w.sandboxes("")

@@ -16,6 +16,7 @@ import (
 // parallel is how many lives go on at once.
 const parallel = 20
 
+// TestManyLivesLeaveNothingAndTheServerAsItWas is bug 108, and bug 118 as far as lives after one another go.
 func TestManyLivesLeaveNothingAndTheServerAsItWas(t *testing.T) {
 	s, c := shared(t)
 	warm, cycles := length(100, 300), length(200, 2000)
@@ -79,6 +80,7 @@ func life(ctx context.Context, c *sdk.Client, i int) error {
 	return b.Delete(ctx)
 }
 
+// TestManyCommandsLeaveAgentAndServerAsTheyWere is bug 109; the agent's own test has the commands that fail.
 func TestManyCommandsLeaveAgentAndServerAsTheyWere(t *testing.T) {
 	s, c := shared(t)
 	b, err := c.Create(t.Context(), sdk.CreateOptions{Timeout: time.Hour})

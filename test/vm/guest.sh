@@ -168,6 +168,14 @@ disk_limit() {
 	echo "$kib KiB were written"
 }
 
+# full_pool has the tests of the disk pool fill one, with and without discard: its room must come back on this kernel too.
+full_pool() {
+	cd "$keep"
+	TMPDIR=/var/tmp "$here/disk.test" -test.run '^TestFullPool$' -test.parallel 1 -test.v | tee full_pool
+	grep -q '^PASS$' full_pool
+	grep -o 'the room was back after .*' full_pool | tail -n 1
+}
+
 no_default_route() {
 	same "" "$(ip route show default)" "the guest's default route"
 	dayfly exec "$(cat "$keep/id")" -n -- ip -4 addr show dev eth0 | grep inet
@@ -290,7 +298,7 @@ uninstall_half() {
 
 printf 'sandbox: {pids: 100}\n' >"$config"
 for name in kernel_and_layout doctor install_dry_run install_and_start install_again create exec_commands own_cgroups \
-	systemd_leaves_limits_alone memory_limit pid_limit disk_limit no_default_route dummy_default_route lease_with_server \
+	systemd_leaves_limits_alone memory_limit pid_limit disk_limit full_pool no_default_route dummy_default_route lease_with_server \
 	lease_with_killed_server lease_with_stopped_unit restart_keeps_exec stop_then_audit bomb_and_delete down_destroy uninstall uninstall_half; do
 	check $name || [ $name != create ] || finish # the rest has nothing to stand on
 done

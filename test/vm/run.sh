@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Boots a Debian 12 guest with its own kernel, systemd and pure cgroup v2, in software (no KVM), and runs guest.sh in it
-# with bin/dayfly. What the guest says goes to standard output and to bin/vm/log; the exit code is 1 if a check failed.
+# with bin/dayfly and the tests of the disk pool. What the guest says goes to standard output and to bin/vm/log; the exit code
+# is 1 if a check failed.
 # The guest has no network card. Kernel, packages and disk are kept in bin/vm and made again when their definition changes.
 #
 #   VM_TIMEOUT  seconds the guest may take (900)
@@ -23,6 +24,7 @@ skip() { printf 'vm: skipped: %s\n0 passed, 0 failed, 1 skipped\n' "$*"; exit 0;
 [ "$(uname -m)" = x86_64 ] || skip "this needs an x86_64 host, for Debian's kernel"
 grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release || skip "this needs Debian 12, for its kernel"
 [ -x "$top/bin/dayfly" ] || die "bin/dayfly is missing: run make build"
+[ -x "$top/bin/disk.test" ] || die "bin/disk.test is missing: run make test-vm"
 if ! command -v qemu-system-x86_64 >/dev/null; then
 	echo "test/vm: installing qemu-system-x86" >&2
 	apt-get update -q >&2 || true
@@ -33,7 +35,7 @@ fi
 payload=$(mktemp "$keep/payload.XXXXXX")
 stage=$(mktemp -d "$keep/stage.XXXXXX")
 trap 'rm -rf "$payload" "$stage"' EXIT
-cp "$top/bin/dayfly" "$keep/base.tar" "$stage/"
+cp "$top/bin/dayfly" "$top/bin/disk.test" "$keep/base.tar" "$stage/"
 if [ -n "${VM_FILES:-}" ]; then cp -r "$VM_FILES/." "$stage/"; fi
 install -m 0755 "${VM_SCRIPT:-$here/guest.sh}" "$stage/guest.sh"
 tar -C "$stage" -cf "$payload" .

@@ -288,6 +288,41 @@ func TestDestroyWaitsForUsers(t *testing.T) {
 	must(t, btrfs.Destroy(t.Context(), filepath.Join(dir, "missing")))
 }
 
+// TestPlantedDisks: what bears a disk's name is removed like one, whatever it is; what bears another name is nobody's to remove.
+func TestPlantedDisks(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	p := open(t, dir, btrfs.QuotaAuto)
+	defer p.Close()
+	disks, dying := filepath.Join(dir, "pool", "disks"), filepath.Join(dir, "pool", "dying")
+	kept, err := p.Create(t.Context(), "kept", 0)
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(disks, "plain", "u", "deep"), 0o700))
+	must(t, os.WriteFile(filepath.Join(disks, "plain", "u", "deep", "f"), []byte("x"), 0o600))
+	must(t, os.Symlink(kept, filepath.Join(disks, "plain", "out")))
+	must(t, os.WriteFile(filepath.Join(disks, "file"), []byte("x"), 0o600))
+	must(t, os.Symlink(kept, filepath.Join(disks, "link")))
+	foreign := []string{filepath.Join(dir, "pool", "trash", "notes"), filepath.Join(dying, "kept.old")}
+	for _, f := range foreign {
+		must(t, os.MkdirAll(filepath.Join(f, "sub"), 0o700))
+	}
+	for _, id := range []string{"plain", "file", "link"} {
+		must(t, p.Remove(t.Context(), id))
+	}
+	wantReclaimed(t, p)
+	if left, err := os.ReadDir(dying); err != nil || len(left) != 1 {
+		t.Errorf("dying holds %v, %v", left, err)
+	}
+	for _, f := range append(foreign, kept) {
+		if entries, err := os.ReadDir(f); err != nil || len(entries) == 0 {
+			t.Errorf("%s was touched: %v, %v", f, entries, err)
+		}
+	}
+	for _, f := range foreign {
+		must(t, os.RemoveAll(f))
+	}
+}
+
 // TestFullPool fills the pool itself, below every limit, and wants the room back after the disk is removed: with and without
 // discarding, which commits at other times.
 func TestFullPool(t *testing.T) {

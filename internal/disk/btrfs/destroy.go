@@ -35,7 +35,7 @@ func Destroy(ctx context.Context, dataDir string) error {
 		return fmt.Errorf("destroy pool: %w", err)
 	}
 	if hosted {
-		err = destroyHosted(filepath.Join(dir, poolName))
+		err = destroyHosted(ctx, filepath.Join(dir, poolName))
 	} else {
 		err = destroyFile(ctx, dir)
 	}
@@ -96,7 +96,7 @@ func unmount(ctx context.Context, dir string) error {
 }
 
 // destroyHosted removes a pool that is a directory on the host's own btrfs, and switches quotas off if we had switched them on.
-func destroyHosted(dir string) error {
+func destroyHosted(ctx context.Context, dir string) error {
 	p := &Pool{dir: dir, hosted: true, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), stale: map[uint64]struct{}{}}
 	defer p.closeFiles()
 	for _, d := range p.parts() {
@@ -110,7 +110,7 @@ func destroyHosted(dir string) error {
 		*d.file = f
 	}
 	for _, d := range p.parts() {
-		if err := p.destroyAll(*d.file); err != nil {
+		if err := p.destroyAll(ctx, *d.file); err != nil {
 			return err
 		}
 	}
@@ -126,7 +126,7 @@ func destroyHosted(dir string) error {
 }
 
 // destroyAll removes every disk in f, which is nil if there is no such directory.
-func (p *Pool) destroyAll(f *os.File) error {
+func (p *Pool) destroyAll(ctx context.Context, f *os.File) error {
 	if f == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *Pool) destroyAll(f *os.File) error {
 	}
 	var errs []error
 	for _, name := range names {
-		if err := p.destroy(f, name); err != nil {
+		if err := p.destroy(ctx, f, name); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", name, err))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"time"
 
@@ -128,7 +129,7 @@ func (p *Pool) giveBack() {
 // emptyTrash destroys removed disks. Each goes through the directory dying first, since its directory is locked meanwhile
 // and Remove must not wait for that.
 func (p *Pool) emptyTrash(ctx context.Context) {
-	names, err := listDir(p.trash)
+	names, err := listRemoved(p.trash)
 	if err != nil {
 		p.log.Warn("list removed disks", "error", err)
 	}
@@ -137,17 +138,23 @@ func (p *Pool) emptyTrash(ctx context.Context) {
 			p.log.Warn("remove a disk", "name", name, "error", err)
 		}
 	}
-	if names, err = listDir(p.dying); err != nil {
+	if names, err = listRemoved(p.dying); err != nil {
 		p.log.Warn("list removed disks", "error", err)
 	}
 	for _, name := range names {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := p.destroy(p.dying, name); err != nil {
+		if err := p.destroy(ctx, p.dying, name); err != nil {
 			p.log.Warn("remove a disk", "name", name, "error", err)
 		}
 	}
+}
+
+// listRemoved gives the removed disks in dir. What has another name is not ours.
+func listRemoved(dir *os.File) ([]string, error) {
+	names, err := listDir(dir)
+	return slices.DeleteFunc(names, func(name string) bool { return !removed(name) }), err
 }
 
 // commit begins a commit and does not wait for its end.
@@ -183,11 +190,11 @@ func (p *Pool) Reclaiming(ctx context.Context) (int, error) {
 }
 
 func (p *Pool) reclaiming() (int, error) {
-	trash, err := listDir(p.trash)
+	trash, err := listRemoved(p.trash)
 	if err != nil {
 		return 0, err
 	}
-	dying, err := listDir(p.dying)
+	dying, err := listRemoved(p.dying)
 	if err != nil {
 		return 0, err
 	}

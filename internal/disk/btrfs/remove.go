@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/disk"
+	"dayfly.dev/dayfly/internal/tree"
 )
 
 const nestedDepth = 32 // subvolumes in subvolumes
@@ -25,7 +28,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 	}
 	err := unix.Renameat(int(p.disks.Fd()), id, int(p.trash.Fd()), id+"."+dayfly.NewInstallation())
 	if errors.Is(err, unix.ENOSPC) { // unlike a rename, the kernel lets this use its reserve
-		err = p.destroy(p.disks, id)
+		err = p.destroy(ctx, p.disks, id)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return disk.Error("remove disk "+id, err)
@@ -37,7 +40,14 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 }
 
 // destroy unlinks the subvolume name in parent and everything nested in it.
-func (p *Pool) destroy(parent *os.File, name string) error {
+func (p *Pool) destroy(ctx context.Context, parent *os.File, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(parent.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Ino != firstFree {
+		return p.destroyPlanted(ctx, parent, name, st.Mode&unix.S_IFMT == unix.S_IFDIR)
+	}
 	fd, err := openDir(parent, name)
 	if err != nil {
 		return err
@@ -58,6 +68,24 @@ func (p *Pool) destroy(parent *os.File, name string) error {
 	}
 	p.unlinked(id)
 	return nil
+}
+
+// destroyPlanted removes what bears the name of a disk and is none: somebody put it there.
+func (p *Pool) destroyPlanted(ctx context.Context, parent *os.File, name string, isDir bool) error {
+	if !disk.ValidID(name) && !removed(name) {
+		return errors.New("it is no disk")
+	}
+	p.unsettled.Store(true)
+	if !isDir {
+		return unix.Unlinkat(int(parent.Fd()), name, 0)
+	}
+	return tree.RemoveAll(ctx, filepath.Join(parent.Name(), name))
+}
+
+// removed tells whether an entry of trash or dying has a name that Remove gave it.
+func removed(name string) bool {
+	id, suffix, ok := strings.Cut(name, ".")
+	return ok && disk.ValidID(id) && dayfly.ValidInstallation(suffix)
 }
 
 func (p *Pool) destroyNested(id uint64, depth int) error {

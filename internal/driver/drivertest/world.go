@@ -94,7 +94,7 @@ func probesEnd(t testing.TB, host cgroup.Host) {
 // of tests measures the disk.
 func scratch(t testing.TB) string {
 	t.Helper()
-	if !memoryMaps() {
+	if !MemoryMaps() {
 		return t.TempDir()
 	}
 	dir, err := os.MkdirTemp("/dev/shm", "dayfly-test-")
@@ -112,8 +112,8 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// memoryMaps tells whether the kernel can idmap a tmpfs.
-func memoryMaps() bool {
+// MemoryMaps tells whether the kernel can idmap a tmpfs.
+func MemoryMaps() bool {
 	var u unix.Utsname
 	var major, minor int
 	if err := unix.Uname(&u); err != nil {

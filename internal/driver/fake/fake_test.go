@@ -16,7 +16,14 @@ import (
 	"dayfly.dev/dayfly/internal/driver/fake"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { drivertest.Run(t, harness(t)) }
+
+func TestCommands(t *testing.T) { drivertest.RunExec(t, harness(t)) }
+
+func TestFiles(t *testing.T) { drivertest.RunFiles(t, harness(t)) }
+
+func harness(t *testing.T) drivertest.Harness {
+	t.Helper()
 	installation := dayfly.NewInstallation()
 	agent, inside := drivertest.Build(t, drivertest.AgentPackage), drivertest.Build(t, drivertest.InsidePackage)
 	dir := t.TempDir()
@@ -27,7 +34,7 @@ func TestConformance(t *testing.T) {
 		}
 		return d
 	}
-	drivertest.Run(t, drivertest.Harness{
+	return drivertest.Harness{
 		Open: open,
 		Spec: func(t *testing.T) dayfly.InstanceSpec {
 			id := dayfly.NewID(dayfly.PrefixSandbox)
@@ -55,5 +62,5 @@ func TestConformance(t *testing.T) {
 			}
 			return append([]string{fmt.Sprint("machines ", strings.Join(ids, " "))}, sockets...)
 		},
-	})
+	}
 }

@@ -3,8 +3,8 @@ package linux_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -86,6 +86,59 @@ func TestFailedBootNamesItsStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoRoomForTheOverlay: a disk that has no room left, at any moment of a start, is told as a lack of room. The kernel mounts an
+// overlay that finds none for its work directory read-only, without an error.
+func TestNoRoomForTheOverlay(t *testing.T) {
+	if !drivertest.MemoryMaps() {
+		t.Skip("needs a kernel that can idmap a tmpfs (6.3)")
+	}
+	w := drivertest.NewWorld(t)
+	d := open(t, w)
+	const inodesMax = 40
+	started, refused := false, 0
+	for inodes := 0; inodes <= inodesMax && !started; inodes++ {
+		spec := w.Spec(t)
+		spec.Files = map[string][]byte{"/etc/hosts": []byte("127.0.0.1 localhost\n"), "/etc/resolv.conf": nil}
+		disk := smallDisk(t, spec.Root.Upper, inodes)
+		inst, err := d.Start(t.Context(), spec)
+		switch {
+		case err == nil:
+			started = true
+			if err := inst.Destroy(t.Context()); err != nil {
+				t.Error(err)
+			}
+		case errors.Is(err, unix.ENOSPC):
+			refused++
+		default:
+			t.Errorf("room for %d files: Start = %v, want ENOSPC", inodes, err)
+		}
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+		if ids, err := d.List(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("left behind: %v, %v", ids, err)
+		}
+	}
+	if !started || refused == 0 {
+		t.Errorf("%d starts were refused, and with enough room: %v", refused, started)
+	}
+}
+
+// smallDisk mounts a file system on dir that has room for so many more files beside a disk's two directories.
+func smallDisk(t *testing.T, dir string, inodes int) string {
+	t.Helper()
+	const own = 3 // the root, and the two directories
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=1m,mode=755,nr_inodes=%d", own+inodes)); err != nil {
+		t.Fatal(err)
+	}
+	for _, sub := range []string{"u", "w"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // A node that dies between the clone and the id maps leaves no child that waits for them: it would hold a copy of every mount
@@ -215,25 +268,10 @@ func TestDriverWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestBaseImage runs what only a whole distribution has. DAYFLY_TEST_IMAGE is an unpacked root file system or a tar.zst.
+// TestBaseImage runs what only a whole distribution has.
 func TestBaseImage(t *testing.T) {
-	image := os.Getenv("DAYFLY_TEST_IMAGE")
-	if image == "" {
-		t.Skip("DAYFLY_TEST_IMAGE names no image")
-	}
 	w := drivertest.NewWorld(t)
-	w.Lower = image
-	if info, err := os.Stat(image); err != nil {
-		t.Fatal(err)
-	} else if !info.IsDir() {
-		w.Lower = filepath.Join(w.Dir, "image")
-		if err := os.Mkdir(w.Lower, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := exec.Command("tar", "-C", w.Lower, "-I", "zstd", "-xpf", image).CombinedOutput(); err != nil {
-			t.Skipf("cannot unpack %s: %v: %s", image, err, out)
-		}
-	}
+	w.Lower = w.Distribution(t)
 	d := open(t, w)
 	inst, err := d.Start(t.Context(), w.Spec(t))
 	if err != nil {

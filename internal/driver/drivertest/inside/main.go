@@ -42,6 +42,7 @@ var operations = map[string]func(args []string) error{
 	"stopped":  stopped,
 	"abstract": abstract,
 	"dial":     dial,
+	"listen":   listen,
 	"nofile":   nofile,
 	"take":     take,
 	"queued":   queued,
@@ -335,6 +336,19 @@ func dial(a []string) error {
 		return err
 	}
 	return c.Close()
+}
+
+// listen listens on a TCP port (0 for any), prints which, and stays.
+func listen(a []string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:"+a[0])
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+	for {
+		_ = unix.Pause() // until it is killed
+	}
 }
 
 func nofile([]string) error {
