@@ -111,6 +111,19 @@ func (g *Group) Thaw(ctx context.Context) error {
 	return nil
 }
 
+// Freezing tells whether the group is frozen or on its way to it: whether Freeze was called, by whomever, and Thaw was not since.
+// A group that does not exist is not frozen.
+func (g *Group) Freezing() (bool, error) {
+	b, err := readLimited(filepath.Join(g.paths.V2, freezeFile), fileMax)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read whether the cgroup is frozen: %w", err)
+	}
+	return strings.TrimSpace(string(b)) == "1", nil
+}
+
 func isEmpty(events []byte) bool  { v, ok := field(events, "populated"); return ok && v == 0 }
 func isFrozen(events []byte) bool { v, ok := field(events, "frozen"); return ok && v == 1 }
 func isThawed(events []byte) bool { v, ok := field(events, "frozen"); return ok && v == 0 }

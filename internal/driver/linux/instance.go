@@ -39,7 +39,8 @@ type instance struct {
 	once sync.Once // finish
 
 	mu      sync.Mutex
-	unwatch func() // releases the watch on the cgroup; nil while there is none
+	unwatch func()             // releases the watch on the cgroup; nil while there is none
+	ooms    *cgroup.OOMCounter // nil before the first command and after the end
 	ended   bool
 }
 
@@ -66,7 +67,32 @@ func (i *instance) Usage(ctx context.Context) (dayfly.Usage, error) {
 
 // OOMKills counts the processes killed for lack of memory. The node asks before and after every command, so it is not part
 // of Usage alone, which makes the kernel sum up all statistics.
-func (i *instance) OOMKills() (int64, error) { return i.group.OOMKills() }
+func (i *instance) OOMKills() (int64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	counter := i.ooms
+	if counter == nil {
+		var err error
+		if counter, err = i.group.OOMCounter(); err != nil {
+			return 0, err
+		}
+		if i.ended {
+			defer counter.Close()
+		} else {
+			i.ooms = counter
+		}
+	}
+	return counter.Kills()
+}
+
+// Pause implements dayfly.Pauser.
+func (i *instance) Pause(ctx context.Context) error { return i.group.Freeze(ctx) }
+
+// Resume implements dayfly.Pauser.
+func (i *instance) Resume(ctx context.Context) error { return i.group.Thaw(ctx) }
+
+// Paused implements dayfly.Pauser.
+func (i *instance) Paused() (bool, error) { return i.group.Freezing() }
 
 // Dial implements dayfly.Instance.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
@@ -140,6 +166,10 @@ func (i *instance) finish() {
 		i.mu.Lock()
 		i.ended = true
 		unwatch := i.unwatch
+		if i.ooms != nil {
+			_ = i.ooms.Close()
+			i.ooms = nil
+		}
 		i.mu.Unlock()
 		if unwatch != nil {
 			unwatch()
