@@ -13,6 +13,8 @@ const (
 	EventAccepted   EventType = "sandbox.accepted"    // its creation was accepted; the lease runs
 	EventRunning    EventType = "sandbox.running"     // it accepts commands
 	EventExtended   EventType = "sandbox.extended"    // its lease was made longer
+	EventPaused     EventType = "sandbox.paused"      // nothing in it runs; the lease runs on
+	EventResumed    EventType = "sandbox.resumed"     // it goes on
 	EventDeleting   EventType = "sandbox.deleting"    // its end was decided; the cause is the end reason
 	EventEnded      EventType = "sandbox.ended"       // it is gone; the time is the host's, the cause the end reason
 	EventAdopted    EventType = "sandbox.adopted"     // it ran without a record, which was rebuilt

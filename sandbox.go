@@ -21,6 +21,9 @@ const (
 // Ended tells whether a sandbox of this status is gone for good.
 func (s Status) Ended() bool { return s == StatusDeleted || s == StatusFailed }
 
+// Up tells whether a sandbox of this status has a machine that shall go on: running or paused.
+func (s Status) Up() bool { return s == StatusRunning || s == StatusPaused }
+
 // Valid tells whether s is one of the statuses.
 func (s Status) Valid() bool { _, ok := moves[s]; return ok }
 

@@ -116,7 +116,7 @@ func settle(ctx context.Context, db dayfly.Store, found []node.Object) ([]node.O
 		switch {
 		case o.State == node.ObjectUnaccounted && !sb.Status.Ended():
 			found[i].State = node.ObjectOwned
-		case o.State == node.ObjectMissing && sb.Status != dayfly.StatusRunning:
+		case o.State == node.ObjectMissing && !sb.Status.Up():
 			found[i].State = node.ObjectReclaiming
 		}
 	}

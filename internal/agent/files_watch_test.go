@@ -202,6 +202,37 @@ func TestWatchNewDirectories(t *testing.T) {
 	}
 }
 
+// TestWatchTellsOnce: what is made in a directory while it is looked through is told once too.
+func TestWatchTellsOnce(t *testing.T) {
+	m := startAgent(t, options{})
+	m.run(t, shell("mkdir w"))
+	w := m.watch(t, "w", true)
+	for round := range 3 {
+		m.run(t, argv("python3", "-c", fmt.Sprintf("import os\nos.mkdir('big')\nfor i in range(4000): open('big/a%%d'%%i,'w').close()\nos.rename('big','w/%[1]d')\nfor i in range(1500): os.mknod('w/%[1]d/b%%d'%%i)\nos.mkdir('w/end%[1]d')", round)))
+		seen := map[string]int{}
+		for seen["overflow ."] == 0 && len(seen) < 4000+1500+2 {
+			select {
+			case c, ok := <-w.all:
+				if !ok {
+					t.Fatal(w.end)
+				}
+				seen[string(c.Kind)+" "+w.short(c.Path)]++
+			case <-time.After(testLimit):
+				t.Fatalf("only %d were told", len(seen))
+			}
+		}
+		m.run(t, shell(fmt.Sprintf("mkdir w/behind%d", round)))
+		for _, c := range w.until(fmt.Sprintf("created behind%d", round)) {
+			seen[c]++
+		}
+		for c, n := range seen {
+			if n != 1 {
+				t.Fatalf("bug 127: %q is told %d times", c, n)
+			}
+		}
+	}
+}
+
 // TestWatchOverflow: a reader that does not read gets an overflow, and then what comes after it.
 func TestWatchOverflow(t *testing.T) {
 	m := startAgent(t, options{})

@@ -90,7 +90,6 @@ type call struct {
 	frames *frameReader
 	stop   func() bool
 	taken  int64 // bytes of the answer's messages so far
-	whole  bool  // the answer is complete: nobody waits for the end of the stream
 
 	mu      sync.Mutex
 	bodyErr error // why the body could not be read from the caller
@@ -220,20 +219,8 @@ func (k *call) upload(body io.Reader) {
 // close ends the call. For an answer that is not complete it means that the client left.
 func (k *call) close() {
 	k.stop()
-	if !k.whole {
-		k.client.discard(k.stream)
-		return
-	}
-	// After the caller has what it waits for: the end of a stream wakes both sides once more.
-	k.client.closing.Add(1)
-	time.AfterFunc(closeDelay, func() {
-		defer k.client.closing.Done()
-		_ = k.stream.Close()
-	})
+	k.client.discard(k.stream)
 }
-
-// closeDelay is how long the stream of a complete answer stays open.
-const closeDelay = 2 * time.Millisecond
 
 // discard closes a stream in the background: a stuck agent must not hold up whoever leaves it.
 func (c *Client) discard(s *yamux.Stream) {
@@ -325,6 +312,5 @@ func (c *Client) ask(ctx context.Context, req request, body io.Reader, params ..
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", req.Op, err)
 	}
-	k.whole = true
 	return m, nil
 }

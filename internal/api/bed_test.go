@@ -60,6 +60,12 @@ const (
 // newBed starts a server. wrap replaces parts of the backend, or is nil.
 func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 	t.Helper()
+	return newBedThatCuts(t, testSlowLimit, wrap)
+}
+
+// newBedThatCuts is newBed with another time after which a client that takes nothing is cut.
+func newBedThatCuts(t *testing.T, slowLimit time.Duration, wrap func(api.Backend) api.Backend) *bed {
+	t.Helper()
 	ctx := context.Background()
 	db, err := store.Open(ctx, ":memory:", store.Options{})
 	if err != nil {
@@ -90,7 +96,7 @@ func newBed(t *testing.T, wrap func(api.Backend) api.Backend) *bed {
 		backend = wrap(plane)
 	}
 	handler := api.New(backend, api.Options{Log: log, Version: "v1.2.3", Metrics: figures.Handler(), Silence: testSilence,
-		SlowLimit: testSlowLimit, SlowGrace: testSlowGrace})
+		SlowLimit: slowLimit, SlowGrace: testSlowGrace})
 	srv := httptest.NewUnstartedServer(handler)
 	srv.Config = api.NewServer(handler, log)
 	srv.Start()

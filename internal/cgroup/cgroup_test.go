@@ -300,11 +300,22 @@ func TestLimitsHold(t *testing.T) {
 		t.Errorf("Usage = %+v, %v", u, err)
 	}
 	big := group(t, h, installation, dayfly.Limits{MemoryBytes: 32 << 20})
+	counter, err := big.OOMCounter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = counter.Close() })
+	if n, err := counter.Kills(); err != nil || n != 0 {
+		t.Errorf("Kills before = %d, %v", n, err)
+	}
 	hog := exec.Command("/bin/sh", "-c", `x=a; while :; do x=$x$x; done`)
 	if err := big.StartCmd(hog); err != nil {
 		t.Fatal(err)
 	}
 	_ = hog.Wait()
+	if n, err := counter.Kills(); err != nil || n != 1 {
+		t.Errorf("Kills after = %d, %v; want one more", n, err)
+	}
 	if u, err := big.Usage(); err != nil || u.OOMKills != 1 {
 		t.Errorf("Usage after running out of memory = %+v, %v; want one kill", u, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -109,6 +110,19 @@ func (g *Group) Thaw(ctx context.Context) error {
 		return fmt.Errorf("wait for the cgroup to thaw: %w", err)
 	}
 	return nil
+}
+
+// Freezing tells whether the group is frozen or on its way to it: whether Freeze was called, by whomever, and Thaw was not since.
+// A group that does not exist is not frozen.
+func (g *Group) Freezing() (bool, error) {
+	b, err := readLimited(filepath.Join(g.paths.V2, freezeFile), fileMax)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read whether the cgroup is frozen: %w", err)
+	}
+	return strings.TrimSpace(string(b)) == "1", nil
 }
 
 func isEmpty(events []byte) bool  { v, ok := field(events, "populated"); return ok && v == 0 }

@@ -3,10 +3,14 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
 )
@@ -56,15 +60,38 @@ func (g *Group) Usage() (dayfly.Usage, error) {
 	return u, nil
 }
 
-// OOMKills reads how many processes of the group were killed for lack of memory, far cheaper than Usage. CodeGone: there is
-// no such group.
-func (g *Group) OOMKills() (int64, error) {
-	n, err := keyed(g.OOMPath(), "oom_kill")
+// oomBytes is more than the file with the counter holds.
+const oomBytes = 512
+
+// OOMCounter tells again and again how many processes of one group were killed for lack of memory, far cheaper than Usage. It
+// holds a descriptor until it is closed, which keeps no group from being removed.
+type OOMCounter struct{ file *os.File }
+
+// OOMCounter opens the counter of the group. CodeGone: there is no such group.
+func (g *Group) OOMCounter() (*OOMCounter, error) {
+	fd, err := unix.Open(g.OOMPath(), unix.O_RDONLY|unix.O_CLOEXEC, 0) // not os.Open: the runtime's poller has no use for it
 	if err != nil {
+		return nil, usageError(err)
+	}
+	return &OOMCounter{os.NewFile(uintptr(fd), g.OOMPath())}, nil
+}
+
+// Kills reads the counter. CodeGone: the group was removed.
+func (c *OOMCounter) Kills() (int64, error) {
+	var buf [oomBytes]byte
+	n, err := c.file.ReadAt(buf[:], 0)
+	if err != nil && err != io.EOF {
 		return 0, usageError(err)
 	}
-	return n, nil
+	kills, ok := field(buf[:n], "oom_kill")
+	if !ok {
+		return 0, errors.New("no oom_kill in " + c.file.Name())
+	}
+	return kills, nil
 }
+
+// Close gives the descriptor back.
+func (c *OOMCounter) Close() error { return c.file.Close() }
 
 func usageError(err error) error {
 	if gone(err) {

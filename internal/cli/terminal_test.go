@@ -116,7 +116,7 @@ func TestDetach(t *testing.T) {
 	id := s.made(t)
 	c := s.typist(t, append([]string{"exec", "-it", "--name", "main", id}, plainShell...)...)
 	c.Expect("$ ")
-	c.Type("printf '\\033[?1049h\\033[?2004h\\033[?25lfull'; sleep 0.2; read x; echo \"got $x\"\r")
+	c.Type("printf '\\033[?1049h\\033[?2004h\\033[?25lfu%s' ll; read x; echo \"got $x\"\r")
 	c.Expect("full")
 	c.Type("\x10") // the first key alone is the command's
 	c.Type("a\r")

@@ -92,12 +92,18 @@ const (
 
 func (b *Box) killLeft(id string) {
 	var err error
-	for range killTries {
+	for tries := 0; tries < killTries; {
+		if b.awaitResumed(b.m.life) != nil {
+			return
+		}
 		ctx, cancel := context.WithTimeout(b.m.life, killTimeout)
 		err = b.Signal(ctx, id, "KILL", true /* tree */)
 		cancel()
-		if err == nil || b.m.life.Err() != nil || unstarted(err) {
+		if err == nil || b.m.life.Err() != nil || unstarted(err) && !refusedAsPaused(err) {
 			return
+		}
+		if !refusedAsPaused(err) {
+			tries++
 		}
 	}
 	b.m.opt.Log.Error("end a process whose client left", "sandbox", b.id, "process", id, "error", err)
@@ -109,6 +115,31 @@ func unstarted(err error) bool {
 	var said *dayfly.Error
 	return errors.As(err, &said) && !errors.Is(err, agentwire.ErrLost) &&
 		said.Code != dayfly.CodeInternal && said.Code != dayfly.CodeUnavailable
+}
+
+// readoptSoon is readopt in the background: an agent that hangs must not hold up the start.
+func (b *Box) readoptSoon() {
+	b.m.background(func() {
+		err := b.readopt(b.m.life)
+		switch {
+		case err == nil || b.m.life.Err() != nil || dayfly.ErrorCode(err) == dayfly.CodeGone:
+		case refusedAsPaused(err):
+			b.readAtResume()
+		default:
+			b.m.opt.Log.Error("list commands of a recovered sandbox", "sandbox", b.id, "error", err)
+		}
+	})
+}
+
+// readAtResume has readopt wait until the machine is resumed, which it may have been meanwhile.
+func (b *Box) readAtResume() {
+	b.mu.Lock()
+	late := b.pausing.resumed == nil
+	b.pausing.unread = !late
+	b.mu.Unlock()
+	if late {
+		b.readoptSoon()
+	}
 }
 
 // readopt counts a restart of the server as the leaving of every client, from now on.

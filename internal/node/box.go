@@ -24,6 +24,7 @@ type Box struct {
 	dialing    *dialing          // nil unless a session is being made
 	processes  map[string]*attachment
 	oom        oomMemory
+	pausing    pausing
 	destroying bool // its end was asked for: watch tells nobody
 	released   bool // no session is made any more
 }
@@ -39,7 +40,10 @@ type dialing struct {
 const greetTimeout = 10 * time.Second
 
 func newBox(m *Manager, st state, inst dayfly.Instance) *Box {
-	return &Box{id: st.Sandbox.ID, m: m, inst: inst, st: st, processes: map[string]*attachment{}}
+	return &Box{
+		id: st.Sandbox.ID, m: m, inst: inst, st: st, processes: map[string]*attachment{},
+		pausing: pausing{turn: make(chan struct{}, 1)},
+	}
 }
 
 func (b *Box) state() state {
@@ -86,9 +90,13 @@ func (b *Box) dial(ctx context.Context) (*agentwire.Client, error) {
 
 // session gives the session with the agent, made anew when the last one was lost. Only its making waits for the agent, on a
 // context of its own and without the lock: an agent that hangs holds up nobody who does not need it. CodeGone: the machine
-// has ended.
+// has ended; CodeNotRunning: it is paused, and nothing is said to it.
 func (b *Box) session(ctx context.Context) (*agentwire.Client, error) {
 	b.mu.Lock()
+	if b.pausing.resumed != nil {
+		b.mu.Unlock()
+		return nil, b.refusal()
+	}
 	if agent := b.agent; agent != nil {
 		select {
 		case <-agent.Done(): // lost; its own goroutines end by themselves
@@ -116,7 +124,18 @@ func (b *Box) session(ctx context.Context) (*agentwire.Client, error) {
 	case <-b.m.life.Done():
 		return nil, b.ended(errReleased)
 	}
+	if d.err != nil && b.paused() { // it could not answer the hello
+		return nil, b.refusal()
+	}
 	return d.client, b.explain(d.err)
+}
+
+// refusal is why a paused machine is not asked.
+func (b *Box) refusal() error {
+	if !b.lives() {
+		return gone(b.id)
+	}
+	return errPaused(b.id)
 }
 
 var errReleased = errors.New("the sandbox was let go of")

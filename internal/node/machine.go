@@ -192,7 +192,8 @@ func (b *Box) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Read
 	_ = s.Close() // nobody follows it yet
 	if feed {
 		b.m.background(func() {
-			_ = b.WriteStdin(b.m.life, spec.ID, stdin, closeAfter) // a command that does not read its input is no error of the start
+			for b.awaitResumed(b.m.life) == nil && refusedAsPaused(b.WriteStdin(b.m.life, spec.ID, stdin, closeAfter)) {
+			} // a command that does not read its input is no error of the start
 		})
 	}
 	return proc, nil

@@ -208,13 +208,18 @@ func (m *Manager) takeHold(ctx context.Context, st state, lease dayfly.Lease) (*
 	}
 	failpoint.Hit("node.recover.held")
 	b := newBox(m, st, inst)
+	if p, can := inst.(dayfly.Pauser); can {
+		if err := b.seePaused(p); err != nil {
+			return nil, err
+		}
+	}
 	m.setBox(b)
 	m.background(func() { b.watch(m.life) })
-	m.background(func() { // an agent that hangs must not hold up the start
-		if err := b.readopt(m.life); err != nil && m.life.Err() == nil {
-			m.opt.Log.Error("list commands of a recovered sandbox", "sandbox", b.id, "error", err)
-		}
-	})
+	if b.paused() {
+		b.readAtResume()
+	} else {
+		b.readoptSoon()
+	}
 	return b, nil
 }
 

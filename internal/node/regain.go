@@ -18,7 +18,7 @@ func (m *Manager) regain(ctx context.Context, held holdings, records map[string]
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		rec, recorded := records[id]
-		if recorded && rec.Status != dayfly.StatusRunning || !slices.Contains(held[id], KindMachine) || !slices.Contains(held[id], kindLease) {
+		if recorded && !rec.Status.Up() || !slices.Contains(held[id], KindMachine) || !slices.Contains(held[id], kindLease) {
 			continue
 		}
 		sb, lives, err := m.regainOne(ctx, id, rec, recorded)
@@ -99,6 +99,9 @@ func (b *Box) record() dayfly.Sandbox {
 	st := b.state()
 	sb := st.Sandbox
 	sb.Status, sb.Wanted, sb.Driver = dayfly.StatusRunning, dayfly.StatusRunning, st.Driver
+	if b.paused() {
+		sb.Status = dayfly.StatusPaused
+	}
 	if sb.Times.ReadyAt.IsZero() {
 		sb.Times.ReadyAt, sb.Times.ReadyBoot = sb.Times.CreatedAt, sb.Lease.Born
 	}

@@ -68,7 +68,7 @@ func Survey(ctx context.Context, sources []Source, records []dayfly.Sandbox, ago
 		}
 	}
 	for _, sb := range records {
-		if (sb.Status == dayfly.StatusRunning || sb.Status == dayfly.StatusPaused) && !running[sb.ID] {
+		if sb.Status.Up() && !running[sb.ID] {
 			found = append(found, Object{Kind: KindMachine, Name: sb.ID, Owner: sb.ID, State: ObjectMissing})
 		}
 	}

@@ -110,7 +110,7 @@ func (m *Manager) unowned(held holdings, known []dayfly.Sandbox) (orphans []stri
 		}
 	}
 	for _, sb := range known {
-		if sb.Status == dayfly.StatusRunning && !slices.Contains(held[sb.ID], KindMachine) && !m.owned(sb.ID) {
+		if sb.Status.Up() && !slices.Contains(held[sb.ID], KindMachine) && !m.owned(sb.ID) {
 			vanished = append(vanished, sb)
 		}
 	}
@@ -153,7 +153,7 @@ func (m *Manager) sweepOne(ctx context.Context, o orphan, note func(control.Endi
 	var ended control.Ending
 	if recorded {
 		ended = m.lost(rec, verdict{why: dayfly.EndReconciled, lives: m.hasProcess(ctx, id)})
-		if rec.Status == dayfly.StatusRunning {
+		if rec.Status.Up() {
 			if err := note(ended); err != nil {
 				return fmt.Errorf("record the end of %s: %w", id, err)
 			}
@@ -166,10 +166,10 @@ func (m *Manager) sweepOne(ctx context.Context, o orphan, note func(control.Endi
 	if m.box(id) != nil {
 		return err // it was owned after all
 	}
-	if !recorded || rec.Status == dayfly.StatusRunning {
+	if !recorded || rec.Status.Up() {
 		swept.Findings = append(swept.Findings, m.findings(id, kinds, why, err)...)
 	}
-	if recorded && rec.Status == dayfly.StatusRunning && err == nil && !slices.ContainsFunc(swept.Ended, func(e control.Ending) bool { return e.ID == id }) {
+	if recorded && rec.Status.Up() && err == nil && !slices.ContainsFunc(swept.Ended, func(e control.Ending) bool { return e.ID == id }) {
 		swept.Ended = append(swept.Ended, ended)
 	}
 	return err

@@ -39,6 +39,11 @@ func (t tx) noteMove(was, now dayfly.Sandbox) error {
 	switch now.Status {
 	case dayfly.StatusRunning:
 		e.Type = dayfly.EventRunning
+		if was.Status == dayfly.StatusPaused {
+			e.Type = dayfly.EventResumed
+		}
+	case dayfly.StatusPaused:
+		e.Type = dayfly.EventPaused
 	case dayfly.StatusDeleting:
 		e.Type = dayfly.EventDeleting
 	case dayfly.StatusDeleted, dayfly.StatusFailed:

@@ -109,6 +109,7 @@ func TestATerminalIsOneOfItsOwn(t *testing.T) {
 		c.Expect(">>> ")
 		c.Type("6*7\r")
 		c.Expect("42")
+		c.Expect(">>> ")
 		c.Type("\x04")
 		if code := c.Wait(); code != 0 {
 			t.Errorf("exit %d", code)
@@ -123,7 +124,7 @@ func TestATerminalIsLeftAndComeBackTo(t *testing.T) {
 	b := box(t, c, sdk.CreateOptions{})
 	first := typist(t, s, prompted(b.ID, "--name", "main")...)
 	first.Expect("$ ")
-	first.Type("echo before; printf '\\033[?1049h'\r")
+	first.Type("printf '\\033[?1049hbe%s\\n' fore\r") // which reads before only where it is written
 	first.Expect("before")
 	first.Type("\x10\x11")
 	if code := first.Wait(); code != 0 {

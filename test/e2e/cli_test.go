@@ -33,6 +33,8 @@ func TestRunExitsWithTheCommandsCode(t *testing.T) {
 	}{
 		{"success", []string{"run", "--", "echo", "hi"}, 0, "hi\n", ""},
 		{"the command's own", []string{"run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"}, 7, "out\n", "err\n"},
+		{"1, which is also that of a failure", []string{"run", "--", "sh", "-c", "exit 1"}, 1, "", ""},
+		{"2, which is also that of a wrong use", []string{"run", "--", "sh", "-c", "exit 2"}, 2, "", ""},
 		{"death by a signal", []string{"run", "--", "sh", "-c", "kill -9 $$"}, 137, "", ""},
 		{"bug 82: no such program", []string{"run", "--", "nosuchprog"}, 127, "", "nosuchprog"},
 		{"bug 82: not executable", []string{"run", "--", "/etc/passwd"}, 126, "", "/etc/passwd"},

@@ -2,8 +2,10 @@
 // command inside. A driver's own test makes a Harness and calls Run. The suite looks at the host before and after each
 // case, so a driver that leaves anything behind fails.
 //
-// It does not test the agent (internal/agent does) beyond needing one that runs commands. To add a case, write a function of
-// (t, *suite) and put it into the list in Run; to let a command inside do something new, add an operation to inside.
+// Run needs of the agent no more than that it runs commands. RunExec and RunFiles hold what users see of commands and files, by
+// way of driver, agent and wire together, to the failures that others report; how the agent does it is internal/agent's to
+// test. To add a case, write a function of (t, *suite) and put it into the list in Run, RunExec or RunFiles; to let a command
+// inside do something new, add an operation to inside.
 package drivertest
 
 import (

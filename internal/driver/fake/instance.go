@@ -99,6 +99,46 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
+// pausedName is a file beside the socket that tells that the machine is paused, not just stopped by somebody.
+const pausedName = "paused"
+
+// Pause implements dayfly.Pauser.
+func (i *instance) Pause(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(i.pausedPath(), nil, 0o600); err != nil {
+		return fmt.Errorf("pause %s: %w", i.id, err)
+	}
+	if !stopMarked(i.mark) {
+		return fmt.Errorf("pause %s: some of its processes do not stop", i.id)
+	}
+	return nil
+}
+
+// Resume implements dayfly.Pauser. Processes that were stopped before go on too.
+func (i *instance) Resume(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	continueMarked(i.mark)
+	if err := os.Remove(i.pausedPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("resume %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// Paused implements dayfly.Pauser.
+func (i *instance) Paused() (bool, error) {
+	_, err := os.Stat(i.pausedPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (i *instance) pausedPath() string { return filepath.Join(i.runDir, pausedName) }
+
 // Usage implements dayfly.Instance: the sum over the processes that live.
 func (i *instance) Usage(ctx context.Context) (dayfly.Usage, error) {
 	if err := ctx.Err(); err != nil {
@@ -139,8 +179,10 @@ func (i *instance) Destroy(ctx context.Context) error {
 	if left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d processes are left", left))
 	}
-	if rerr := os.Remove(filepath.Join(i.runDir, socketName)); !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+	for _, name := range []string{socketName, pausedName} {
+		if rerr := os.Remove(filepath.Join(i.runDir, name)); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 	}
 	err = errors.Join(err, os.RemoveAll(filepath.Join(i.runDir, homeName)))
 	if err != nil {

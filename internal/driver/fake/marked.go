@@ -82,6 +82,34 @@ func killMarked(mark string) int {
 	return len(marked(mark))
 }
 
+// stopMarked stops every process with the mark until all stand still, and tells whether they do.
+func stopMarked(mark string) bool {
+	for range killRounds {
+		moving := slices.DeleteFunc(marked(mark), stopped)
+		if len(moving) == 0 {
+			return true
+		}
+		for _, pid := range moving {
+			_ = unix.Kill(pid, unix.SIGSTOP)
+		}
+		time.Sleep(killWait) // the kernel tells nobody but the parent that a process stands still
+	}
+	return false
+}
+
+// continueMarked lets every process with the mark go on.
+func continueMarked(mark string) {
+	for _, pid := range marked(mark) {
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+}
+
+// stopped tells whether a process stands still, as stopped or as dead.
+func stopped(pid int) bool {
+	f := stat(pid)
+	return len(f) == 0 || strings.Contains("TtZX", f[statState])
+}
+
 func stat(pid int) []string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -49,7 +49,8 @@ type Machine struct {
 	once    sync.Once // finish
 
 	mu      sync.Mutex
-	unwatch func() // releases the watch on the cgroup; nil while there is none
+	unwatch func()             // releases the watch on the cgroup; nil while there is none
+	ooms    *cgroup.OOMCounter // nil before the first command and after the end
 	over    bool
 	oom     bool
 }
@@ -78,7 +79,32 @@ func (m *Machine) Usage(ctx context.Context) (dayfly.Usage, error) {
 
 // OOMKills counts the processes killed for lack of memory. The node asks before and after every command, so it is not part
 // of Usage alone, which makes the kernel sum up all statistics.
-func (m *Machine) OOMKills() (int64, error) { return m.Group.OOMKills() }
+func (m *Machine) OOMKills() (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counter := m.ooms
+	if counter == nil {
+		var err error
+		if counter, err = m.Group.OOMCounter(); err != nil {
+			return 0, err
+		}
+		if m.over {
+			defer counter.Close()
+		} else {
+			m.ooms = counter
+		}
+	}
+	return counter.Kills()
+}
+
+// Pause implements dayfly.Pauser.
+func (m *Machine) Pause(ctx context.Context) error { return m.Group.Freeze(ctx) }
+
+// Resume implements dayfly.Pauser.
+func (m *Machine) Resume(ctx context.Context) error { return m.Group.Thaw(ctx) }
+
+// Paused implements dayfly.Pauser.
+func (m *Machine) Paused() (bool, error) { return m.Group.Freezing() }
 
 // OutOfMemory tells, once the machine has ended, whether anything of it was killed for lack of memory.
 func (m *Machine) OutOfMemory() bool {
@@ -150,10 +176,14 @@ func (m *Machine) watch() error {
 func (m *Machine) Finish() {
 	m.once.Do(func() {
 		m.reap()
-		kills, err := m.Group.OOMKills()
+		kills, err := m.OOMKills()
 		m.mu.Lock()
 		m.over, m.oom = true, err == nil && kills > 0
 		unwatch := m.unwatch
+		if m.ooms != nil {
+			_ = m.ooms.Close()
+			m.ooms = nil
+		}
 		m.mu.Unlock()
 		if unwatch != nil {
 			unwatch()
