@@ -8,12 +8,12 @@ AGENT := internal/driver/linux/embedded/dayfly-agent
 IMAGE ?= base
 ROUNDS ?= 60
 
-.PHONY: all build agent deps image wheels check vet test test-vm faults faults-binary demo bench fuzz clean
+.PHONY: all build agent helper deps image wheels check vet test test-vm faults faults-binary demo bench fuzz clean
 
 all: build
 
-## build: bin/dayfly with the agent inside
-build: agent
+## build: bin/dayfly with the agent and gVisor inside
+build: agent helper
 	go build -ldflags '$(LDFLAGS)' -o bin/dayfly ./cmd/dayfly
 
 # The agent is rebuilt whenever Go says so; the file is only touched when its bytes change, so the main binary's cache holds.
@@ -21,6 +21,10 @@ agent:
 	@mkdir -p bin
 	go build -ldflags '-s -w' -o bin/dayfly-agent ./cmd/dayfly-agent
 	@cmp -s bin/dayfly-agent $(AGENT) || cp bin/dayfly-agent $(AGENT)
+
+# gVisor, packed for embedding: built once, two minutes, then only when its pin changes.
+helper:
+	@scripts/helper.sh
 
 ## deps: install the Debian packages that building, running and testing need (asks sudo when not root)
 deps:
@@ -49,7 +53,7 @@ faults: image build faults-binary
 		DAYFLY_TEST_BIN="$$PWD/bin" go test -count=1 -timeout 3h -v ./test/faults -run '$(if $(SEED),Campaign,.)' $(if $(SEED),-seed $(SEED))
 
 # The program with failpoints, which only test/faults runs.
-faults-binary: agent
+faults-binary: agent helper
 	@scripts/faults.sh
 
 ## test-vm: bin/dayfly in a Debian 12 guest: kernel 6.1, systemd, pure cgroup v2 (software emulation: about 5 minutes)
@@ -70,4 +74,4 @@ fuzz: agent
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
 clean:
-	rm -rf bin $(AGENT)
+	rm -rf bin $(AGENT) internal/driver/gvisor/embedded/dayfly-gvisor.zst

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/hostnet"
@@ -39,6 +40,8 @@ type config struct {
 	Network   networkConfig `yaml:"network"`
 	Disk      diskConfig    `yaml:"disk"`
 	Sandbox   sandboxConfig `yaml:"sandbox"`
+	Isolation isolation     `yaml:"isolation"`
+	GVisor    gvisorConfig  `yaml:"gvisor"`
 	Log       logConfig     `yaml:"log"`
 
 	file        string // where it was read from, or empty
@@ -72,6 +75,14 @@ type sizeConfig struct {
 	VCPU     int `yaml:"vcpu"`
 	MemoryMB int `yaml:"memory_mb"`
 	DiskMB   int `yaml:"disk_mb"`
+}
+
+type isolation struct {
+	Auto string `yaml:"auto"` // strongest (never linux), gvisor, linux: what isolation auto means
+}
+
+type gvisorConfig struct {
+	RunscPath string `yaml:"runsc_path"` // a runsc to use instead of the one within this program
 }
 
 type logConfig struct {
@@ -119,6 +130,10 @@ var settings = []setting{
 	}},
 	{"disk-pool", "auto, btrfs or plain (plain has no disk limits)", func(c *config, v string) error { c.Disk.Pool = v; return nil }},
 	{"disk-quota", "auto, simple or classic: kind of btrfs quota", func(c *config, v string) error { c.Disk.Quota = v; return nil }},
+	{"isolation-auto", "what isolation auto means: strongest (never linux), gvisor or linux (default strongest)",
+		func(c *config, v string) error { c.Isolation.Auto = v; return nil }},
+	{"gvisor-runsc-path", "`PATH` of a runsc to use instead of the one within this program",
+		func(c *config, v string) error { c.GVisor.RunscPath = v; return nil }},
 	{"log-level", "debug, info, warn or error", func(c *config, v string) error { c.Log.Level = v; return nil }},
 }
 
@@ -144,7 +159,8 @@ func loadConfig(cmd *cobra.Command) (config, error) {
 }
 
 func mergeConfig(cmd *cobra.Command) (config, error) {
-	c := config{Data: defaultData, Listen: defaultListen, Disk: diskConfig{Pool: "auto", Quota: "auto"}, Log: logConfig{Level: "info"}}
+	c := config{Data: defaultData, Listen: defaultListen, Disk: diskConfig{Pool: "auto", Quota: "auto"},
+		Isolation: isolation{Auto: "strongest"}, Log: logConfig{Level: "info"}}
 	file, _ := cmd.Flags().GetString("config")
 	if file == "" {
 		file = os.Getenv("DAYFLY_CONFIG")
@@ -236,6 +252,7 @@ func (c *config) check() error {
 	}{
 		{"disk.pool", c.Disk.Pool, []string{"auto", "btrfs", "plain"}},
 		{"disk.quota", c.Disk.Quota, []string{"auto", "simple", "classic"}},
+		{"isolation.auto", c.Isolation.Auto, []string{"strongest", string(dayfly.IsolationGVisor), string(dayfly.IsolationLinux)}},
 		{"log.level", c.Log.Level, []string{"debug", "info", "warn", "error"}},
 	} {
 		if !slices.Contains(one.valid, one.value) {
@@ -260,6 +277,14 @@ func (c *config) allowPrivate() ([]netip.Prefix, error) {
 		out = append(out, p.Masked())
 	}
 	return out, nil
+}
+
+// auto is what isolation auto means, as the node takes it.
+func (c *config) auto() dayfly.Isolation {
+	if c.Isolation.Auto == "strongest" {
+		return ""
+	}
+	return dayfly.Isolation(c.Isolation.Auto)
 }
 
 // control is the part of the settings that the control plane decides by.

@@ -37,22 +37,47 @@ func checkNetwork(ctx context.Context, cfg config) []finding {
 	return found
 }
 
+// explainAuto tells what a sandbox gets that asks for no isolation.
+func explainAuto(works map[dayfly.Isolation]bool) finding {
+	f := finding{Check: "isolation auto", Verdict: verdictOK}
+	switch {
+	case works[dayfly.IsolationGVisor]:
+		f.Detail = "means gvisor here: a user-space kernel answers every system call, for code that nobody has read; " +
+			"linux shares the host's kernel, starts faster, and is given to who asks for it"
+	case works[dayfly.IsolationLinux]:
+		f.Verdict = verdictWarn
+		f.Detail = "means nothing here: gvisor does not work, and linux, which shares the host's kernel, is never given unasked"
+		f.Fix = []string{"ask for isolation linux where you trust the code, or set isolation.auto: linux for all"}
+	default:
+		f.Verdict = verdictFail
+		f.Detail = "means nothing here: no driver works"
+	}
+	return f
+}
+
 // checkDrivers probes every isolation driver by really starting something.
 func checkDrivers(ctx context.Context) []finding {
 	if os.Geteuid() != 0 {
 		return []finding{fail("drivers", "cannot be tried without root", "run it with sudo")}
 	}
-	drivers, err := driver.All(driver.Options{Installation: dayfly.NewInstallation()})
+	helpers, err := os.MkdirTemp("", "dayfly-doctor-")
+	if err != nil {
+		return []finding{fail("drivers", err.Error())}
+	}
+	defer os.RemoveAll(helpers)
+	drivers, err := driver.All(driver.Options{Installation: dayfly.NewInstallation(), Helpers: helpers})
 	if err != nil {
 		return []finding{fail("drivers", err.Error())}
 	}
 	defer driver.Close(drivers)
 	var found []finding
+	works := map[dayfly.Isolation]bool{}
 	for _, d := range drivers {
 		c := d.Probe(ctx)
+		works[d.Name()] = c.Works
 		f := finding{Check: fmt.Sprintf("driver %s", d.Name()), Verdict: verdictOK, Detail: "works", Fix: c.Install}
 		if !c.Works {
-			f.Verdict = verdictFail
+			f.Verdict = verdictWarn // whether any sandbox can start is said of isolation auto
 			f.Detail = "does not work"
 		}
 		for _, reason := range c.Reasons {
@@ -60,5 +85,5 @@ func checkDrivers(ctx context.Context) []finding {
 		}
 		found = append(found, f)
 	}
-	return found
+	return append(found, explainAuto(works))
 }

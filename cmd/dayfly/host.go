@@ -27,6 +27,7 @@ import (
 // Names in a data directory.
 const (
 	installationFile = "installation"
+	helpersDir       = "helpers"
 	nodeFile         = "node"
 	databaseFile     = "dayfly.db"
 	imagesDir        = "images"
@@ -215,7 +216,11 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 	if err != nil {
 		return err
 	}
-	drivers, err := driver.All(driver.Options{Installation: h.installation, Scratch: runDir})
+	helpers := filepath.Join(cfg.Data, helpersDir)
+	if err := os.Mkdir(helpers, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make directory for helpers: %w", err)
+	}
+	drivers, err := driver.All(driver.Options{Installation: h.installation, Helpers: helpers, Runsc: cfg.GVisor.RunscPath, Scratch: runDir})
 	if err != nil {
 		return err
 	}
@@ -225,7 +230,7 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 		list[i] = d
 	}
 	h.node = node.New(ctx, node.Options{
-		NodeID: nodeID, Installation: h.installation, DataDir: cfg.Data, RunDir: runDir, Drivers: list, Pool: pool,
+		NodeID: nodeID, Installation: h.installation, DataDir: cfg.Data, RunDir: runDir, Drivers: list, Auto: cfg.auto(), Pool: pool,
 		Network: network{net}, Leases: leases{guard}, Slots: reserve.NewSlots(), UIDBase: block.UIDBase(),
 		ImageDir: h.unpacked.Path, Clock: c, Log: log,
 	})

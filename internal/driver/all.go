@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/driver/gvisor"
 	"dayfly.dev/dayfly/internal/driver/linux"
 )
 
@@ -15,6 +16,8 @@ import (
 type Options struct {
 	Installation string // that every object on the host carries
 	Agent        string // path of the agent's binary; empty means the embedded one
+	Helpers      string // existing directory of the installation where embedded programs are unpacked, each by its content
+	Runsc        string // path of a runsc to use instead of the embedded one, or empty
 	Scratch      string // existing directory for short-lived files of a probe; empty means the system's
 }
 
@@ -26,11 +29,18 @@ type Driver interface {
 
 // All makes every driver, also those that this host cannot run: Probe tells. The caller closes them.
 func All(o Options) ([]Driver, error) {
-	l, err := linux.New(linux.Options{Installation: o.Installation, Agent: o.Agent, Scratch: o.Scratch})
+	g, err := gvisor.New(gvisor.Options{
+		Installation: o.Installation, Dir: o.Helpers, Runsc: o.Runsc, Scratch: o.Scratch,
+		Agent: func() ([]byte, error) { return linux.AgentBinary(o.Agent) },
+	})
 	if err != nil {
 		return nil, err
 	}
-	return []Driver{l}, nil
+	l, err := linux.New(linux.Options{Installation: o.Installation, Agent: o.Agent, Scratch: o.Scratch})
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return []Driver{g, l}, nil
 }
 
 // Close closes all drivers and joins the errors.

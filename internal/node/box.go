@@ -207,10 +207,23 @@ func (b *Box) watch(ctx context.Context) {
 	b.mu.Lock()
 	lease := b.st.Sandbox.Lease
 	b.mu.Unlock()
+	e := b.m.endingUnder(b.id, lease)
+	if e.Reason == dayfly.EndCrashed && b.outOfMemory() {
+		e.Reason = dayfly.EndOOM
+	}
 	select {
-	case b.m.endings <- b.m.endingUnder(b.id, lease):
+	case b.m.endings <- e:
 	case <-ctx.Done():
 	}
+}
+
+// outOfMemory tells whether the machine ended for lack of memory, under a driver where that ends all of it.
+func (b *Box) outOfMemory() bool {
+	if b.m.probes[b.st.Driver].OOM != dayfly.OOMEndsSandbox {
+		return false
+	}
+	machine, ok := b.inst.(interface{ OutOfMemory() bool })
+	return ok && machine.OutOfMemory()
 }
 
 // release lets go of the session; the machine goes on.

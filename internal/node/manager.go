@@ -31,17 +31,20 @@ const (
 type Options struct {
 	NodeID       string
 	Installation string
-	DataDir      string // holds state files
-	RunDir       string // directory on a tmpfs for sockets and grants, mode 0711
-	Drivers      []dayfly.Driver
-	Pool         dayfly.Pool
-	Network      Network
-	Leases       Leases
-	Slots        *reserve.Slots
-	UIDBase      uint32 // of slot 0
-	ImageDir     func(id string) string
-	Clock        clock.Clock
-	Log          *slog.Logger
+	DataDir      string          // holds state files
+	RunDir       string          // directory on a tmpfs for sockets and grants, mode 0711
+	Drivers      []dayfly.Driver // strongest isolation first
+	// Auto is what isolation auto means; empty means the strongest that works, which is never linux: a shared kernel is only
+	// given to who asked for it, or where the operator says so here.
+	Auto     dayfly.Isolation
+	Pool     dayfly.Pool
+	Network  Network
+	Leases   Leases
+	Slots    *reserve.Slots
+	UIDBase  uint32 // of slot 0
+	ImageDir func(id string) string
+	Clock    clock.Clock
+	Log      *slog.Logger
 	// DisconnectGrace is how long a process may go on after its last client left; 0 means dayfly.DisconnectGracePeriod.
 	DisconnectGrace time.Duration
 }
@@ -81,7 +84,7 @@ type turn struct {
 	users int           // having or waiting; guarded by Manager.mu
 }
 
-// New probes the drivers and makes a manager. The first driver that works is what isolation auto means.
+// New probes the drivers and makes a manager.
 func New(ctx context.Context, opt Options) *Manager {
 	life, stop := context.WithCancel(context.Background())
 	m := &Manager{
@@ -96,7 +99,7 @@ func New(ctx context.Context, opt Options) *Manager {
 		m.drivers[d.Name()] = d
 		c := d.Probe(ctx)
 		m.probes[d.Name()] = c
-		if c.Works && m.auto == "" {
+		if c.Works && m.auto == "" && (opt.Auto == d.Name() || opt.Auto == "" && d.Name() != dayfly.IsolationLinux) {
 			m.auto = d.Name()
 		}
 		if !c.Works {
@@ -144,8 +147,7 @@ func (m *Manager) Endings() <-chan control.Ending { return m.endings }
 func (m *Manager) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
 	if asked == dayfly.IsolationAuto {
 		if m.auto == "" {
-			return "", dayfly.Errorf(dayfly.CodeUnavailable, "no isolation driver works on this host").
-				WithHint("`dayfly doctor` says what is missing")
+			return "", m.noAuto()
 		}
 		return m.auto, nil
 	}
@@ -161,10 +163,34 @@ func (m *Manager) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
 	return asked, nil
 }
 
+// noAuto tells why isolation auto cannot be given.
+func (m *Manager) noAuto() error {
+	switch {
+	case m.opt.Auto != "":
+		return dayfly.Errorf(dayfly.CodeUnavailable, "isolation %s, which auto means on this server, does not work on this host", m.opt.Auto).
+			WithHint("`dayfly doctor` says what is missing; the setting is isolation.auto")
+	case m.probes[dayfly.IsolationLinux].Works:
+		return dayfly.Errorf(dayfly.CodeUnavailable, "only isolation linux works on this host, which shares the host's kernel").
+			WithHint("ask for isolation linux if you trust the code, or have the operator set isolation.auto to linux; `dayfly doctor` says what the others lack")
+	}
+	return dayfly.Errorf(dayfly.CodeUnavailable, "no isolation driver works on this host").
+		WithHint("`dayfly doctor` says what is missing")
+}
+
+// usable tells whether any driver works.
+func (m *Manager) usable() bool {
+	for _, c := range m.probes {
+		if c.Works {
+			return true
+		}
+	}
+	return false
+}
+
 // Problems implements control.Node.
 func (m *Manager) Problems(ctx context.Context) []control.Problem {
 	var found []control.Problem
-	if m.auto == "" {
+	if !m.usable() {
 		found = append(found, control.Problem{Component: "driver", Message: "no isolation driver works on this host"})
 	}
 	if why := m.stopped(); why != "" {

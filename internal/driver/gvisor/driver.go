@@ -30,8 +30,8 @@ type Options struct {
 	Installation string
 	// Dir is an existing directory that belongs to the installation: the helper is kept there, by content.
 	Dir string
-	// Agent is the agent's binary.
-	Agent []byte
+	// Agent gives the agent's binary.
+	Agent func() ([]byte, error)
 	// Runsc is the path of a runsc to use instead of the embedded one, or empty.
 	Runsc string
 	// Scratch is an existing directory for the short-lived files of a probe; empty means the system's.
@@ -101,7 +101,11 @@ func (d *Driver) prepare(o Options) (err error) {
 	}
 	var undo cleanup.Stack
 	defer undo.Clean()
-	if d.parent, err = birth.NewParent(o.Agent); err != nil {
+	agent, err := o.Agent()
+	if err != nil {
+		return err
+	}
+	if d.parent, err = birth.NewParent(agent); err != nil {
 		return err
 	}
 	undo.Add(func() { _ = d.parent.Close() })

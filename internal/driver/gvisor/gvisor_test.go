@@ -23,7 +23,7 @@ func open(t testing.TB, w *drivertest.World) *gvisor.Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := gvisor.New(gvisor.Options{Installation: w.Installation, Dir: w.Dir, Agent: agent, Scratch: w.Dir})
+	d, err := gvisor.New(gvisor.Options{Installation: w.Installation, Dir: w.Dir, Agent: func() ([]byte, error) { return agent, nil }, Scratch: w.Dir})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func TestForeignRunsc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := gvisor.Options{Installation: w.Installation, Agent: agent, Scratch: w.Dir, Runsc: helpers[0]}
+	o := gvisor.Options{Installation: w.Installation, Agent: func() ([]byte, error) { return agent, nil }, Scratch: w.Dir, Runsc: helpers[0]}
 	if c := probe(t, o); !c.Works || !strings.Contains(strings.Join(c.Reasons, "\n"), "version") {
 		t.Errorf("Probe = %+v", c)
 	}

@@ -109,7 +109,7 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	failpoint.Hit("gvisor.start.spawned")
 	inst.PID, inst.Ours, inst.child = c.PID, true, c
 	if err := d.raise(ctx, c, spec); err != nil {
-		if kills, kerr := group.OOMKills(); kerr == nil && kills > 0 && ctx.Err() == nil {
+		if kills, kerr := inst.OOMKills(); kerr == nil && kills > 0 && ctx.Err() == nil {
 			return nil, tooSmall(spec.Limits.MemoryBytes, err)
 		}
 		return nil, err

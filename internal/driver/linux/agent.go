@@ -22,8 +22,9 @@ const (
 var errNoAgent = dayfly.Errorf(dayfly.CodeUnavailable, "this binary was built without the agent").
 	WithHint("build it with make, which builds and embeds the agent first")
 
-// agentBinary reads the agent from path, or the embedded one when path is empty.
-func agentBinary(path string) ([]byte, error) {
+// AgentBinary reads the agent from path, or the embedded one when path is empty. CodeUnavailable: this
+// program was built without it.
+func AgentBinary(path string) ([]byte, error) {
 	if path == "" {
 		b, err := embedded.ReadFile(agentEmbedded)
 		if errors.Is(err, fs.ErrNotExist) {

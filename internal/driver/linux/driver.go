@@ -59,7 +59,7 @@ func (d *Driver) prepare(agent string) (err error) {
 	if d.host, err = cgroup.Detect("/"); err != nil {
 		return err
 	}
-	binary, err := agentBinary(agent)
+	binary, err := AgentBinary(agent)
 	if err != nil {
 		return err
 	}
