@@ -50,7 +50,7 @@ test: image wheels check build faults-binary
 ## faults: kill -9 at random, ROUNDS times (default 60), and the other tests of test/faults; one seed again: SEED=N ROUNDS=1
 faults: image build faults-binary
 	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" ROUNDS=$(ROUNDS) \
-		DAYFLY_TEST_BIN="$$PWD/bin" go test -count=1 -timeout 3h -v ./test/faults -run '$(if $(SEED),Campaign,.)' $(if $(SEED),-seed $(SEED))
+		DAYFLY_ISOLATION_AUTO="$(or $(ISOLATION),linux)" DAYFLY_TEST_BIN="$$PWD/bin" go test -count=1 -timeout 3h -v ./test/faults -run '$(if $(SEED),Campaign,.)' $(if $(SEED),-seed $(SEED))
 
 # The program with failpoints, which only test/faults runs.
 faults-binary: agent helper
@@ -67,7 +67,8 @@ demo: image wheels build
 
 ## bench: the figures of bench/RESULTS.md, with the bare-host floor in the same run
 bench: image build
-	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" go run ./bench
+	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" \
+		DAYFLY_ISOLATION_AUTO="$(or $(ISOLATION),linux)" go run ./bench
 
 ## fuzz: every fuzz target for FUZZTIME (default 30s)
 fuzz: agent

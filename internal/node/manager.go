@@ -95,10 +95,9 @@ func New(ctx context.Context, opt Options) *Manager {
 	if m.opt.DisconnectGrace <= 0 {
 		m.opt.DisconnectGrace = dayfly.DisconnectGracePeriod
 	}
-	for _, d := range opt.Drivers {
-		m.drivers[d.Name()] = d
-		c := d.Probe(ctx)
-		m.probes[d.Name()] = c
+	for i, c := range probe(ctx, opt.Drivers) {
+		d := opt.Drivers[i]
+		m.drivers[d.Name()], m.probes[d.Name()] = d, c
 		if c.Works && m.auto == "" && (opt.Auto == d.Name() || opt.Auto == "" && d.Name() != dayfly.IsolationLinux) {
 			m.auto = d.Name()
 		}
@@ -107,6 +106,17 @@ func New(ctx context.Context, opt Options) *Manager {
 		}
 	}
 	return m
+}
+
+// probe tries all drivers at once.
+func probe(ctx context.Context, drivers []dayfly.Driver) []dayfly.Capability {
+	found := make([]dayfly.Capability, len(drivers))
+	var all sync.WaitGroup
+	for i, d := range drivers {
+		all.Go(func() { found[i] = d.Probe(ctx) })
+	}
+	all.Wait()
+	return found
 }
 
 // Close lets go of the machines, which go on, and waits for background work.
