@@ -27,6 +27,7 @@ type deskNode struct {
 
 	mu       sync.Mutex
 	machines map[string]*deskMachine
+	frozen   map[string]bool
 	creating func(ctx context.Context, sb dayfly.Sandbox) error // or nil
 	problems []control.Problem
 	swept    control.Swept // what every pass finds
@@ -38,7 +39,7 @@ func newDeskNode(t *testing.T) *deskNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}}
+	n := &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}, frozen: map[string]bool{}}
 	t.Cleanup(n.stop)
 	return n
 }
@@ -104,6 +105,22 @@ func (n *deskNode) Renew(context.Context, string, dayfly.Lease) error { return n
 
 func (n *deskNode) Expire(context.Context, string) (dayfly.Lease, bool, error) {
 	return dayfly.Lease{}, false, errors.New("not due")
+}
+
+func (n *deskNode) Pause(_ context.Context, id string) error  { return n.freeze(id, true) }
+func (n *deskNode) Resume(_ context.Context, id string) error { return n.freeze(id, false) }
+
+func (n *deskNode) freeze(id string, frozen bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen[id] = frozen
+	return nil
+}
+
+func (n *deskNode) Paused(_ context.Context, id string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frozen[id], nil
 }
 
 func (n *deskNode) Destroy(_ context.Context, id string) (control.Ending, error) {
