@@ -33,6 +33,10 @@ const TerminalSizeMax = 1000
 // NoTimeout as ProcessSpec.Timeout lets a process run until it ends or its sandbox does.
 const NoTimeout time.Duration = -1
 
+// StdinNext as the offset of a write to standard input means behind all that was accepted; as a count it means that an older agent does
+// not count.
+const StdinNext int64 = -1
+
 // Limits of processes.
 const (
 	RestartsDefault       = 5 // how often a failing process is started again unless told otherwise

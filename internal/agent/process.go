@@ -3,6 +3,7 @@ package agent
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type process struct {
 	onDisconnect dayfly.OnDisconnect
 	follow       bool
 	started      time.Time
+	fed          atomic.Int64  // bytes of input accepted so far
 	charged      int64         // of the table's budget, under the table's lock
 	gate         chan struct{} // holds a token while a try is being started, so that no signal gets lost in between
 

@@ -178,3 +178,40 @@ func TestAGibibyte(t *testing.T) {
 		t.Errorf("bug 15: the agent has %d bytes", rss)
 	}
 }
+
+// TestStdinAtAnOffset: what a process has already is skipped, also when a break cut it anywhere, and a gap is refused.
+func TestStdinAtAnOffset(t *testing.T) {
+	inEachMode(t, func(t *testing.T, m *machine) {
+		all := make([]byte, 300_000)
+		for i := range all {
+			all[i] = byte(i * 7 / 3)
+		}
+		s := open("sha256sum")
+		stream := m.start1(t, s)
+		write := func(offset int64, r io.Reader, closeAfter bool, want int64) {
+			t.Helper()
+			if n, err := m.WriteStdinAt(t.Context(), s.ID, offset, r, closeAfter); err != nil || n != want {
+				t.Fatalf("at %d: %d, %v, want %d", offset, n, err, want)
+			}
+		}
+		write(dayfly.StdinNext, strings.NewReader(""), false, 0)
+		write(0, bytes.NewReader(all[:1000]), false, 1000)
+		write(0, bytes.NewReader(all[:1000]), false, 1000) // the answer was lost
+		write(10, bytes.NewReader(all[10:200_000]), false, 200_000)
+		if _, err := m.WriteStdinAt(t.Context(), s.ID, 200_000, io.MultiReader(bytes.NewReader(all[200_000:250_000]), failing{}), true); err == nil {
+			t.Error("a break was not told")
+		}
+		if _, err := m.WriteStdinAt(t.Context(), s.ID, 250_001, strings.NewReader("gap"), false); dayfly.ErrorCode(err) != dayfly.CodeConflict ||
+			!strings.Contains(err.Error(), "250000") {
+			t.Errorf("a gap: %v", err)
+		}
+		write(200_000, bytes.NewReader(all[200_000:]), false, int64(len(all)))
+		write(200_000, bytes.NewReader(all[200_000:]), true, int64(len(all)))
+		if got, _ := collect(t, stream, 0); got != fmt.Sprintf("%x  -\n", sha256.Sum256(all)) {
+			t.Errorf("got %q", got)
+		}
+		if _, err := m.WriteStdinAt(t.Context(), s.ID, 0, bytes.NewReader(append(all, 'x')), true); dayfly.ErrorCode(err) != dayfly.CodeConflict {
+			t.Errorf("more after the end: %v", err)
+		}
+	})
+}

@@ -16,9 +16,9 @@ type try struct {
 
 func (p *process) newTry(s stdio) *try {
 	if s.tty != nil {
-		return &try{p: p, stdin: newInput(s.tty.master, s.tty), pipes: [streams]*os.File{stdout: s.tty.master}, tty: s.tty}
+		return &try{p: p, stdin: newInput(s.tty.master, s.tty, &p.fed), pipes: [streams]*os.File{stdout: s.tty.master}, tty: s.tty}
 	}
-	return &try{p: p, stdin: newInput(s.pipes[0].ours, nil), pipes: [streams]*os.File{s.pipes[1].ours, s.pipes[2].ours}}
+	return &try{p: p, stdin: newInput(s.pipes[0].ours, nil, &p.fed), pipes: [streams]*os.File{s.pipes[1].ours, s.pipes[2].ours}}
 }
 
 // parts is how many things must happen before the try is over: the leader's exit and the drain of each stream.

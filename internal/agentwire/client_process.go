@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"dayfly.dev/dayfly"
@@ -213,4 +214,19 @@ func (c *Client) Signal(ctx context.Context, id, signal string, wholeTree bool) 
 func (c *Client) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
 	_, err := c.ask(ctx, request{Op: opStdin, ID: id, CloseAfter: closeAfter}, r)
 	return err
+}
+
+// WriteStdinAt implements Machine. An older agent takes input without an offset, and counts nothing.
+func (c *Client) WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (int64, error) {
+	if offset == dayfly.StdinNext && !slices.Contains(c.features, featureStdin) {
+		return dayfly.StdinNext, c.WriteStdin(ctx, id, r, closeAfter)
+	}
+	m, err := c.ask(ctx, request{Op: opStdinAt, ID: id, Offset: offset, CloseAfter: closeAfter}, r)
+	if err != nil {
+		return dayfly.StdinNext, err
+	}
+	if m.Stdin == nil || m.Stdin.Bytes < 0 || m.Stdin.Bytes > offsetMax {
+		return dayfly.StdinNext, fmt.Errorf("stdin: %w: %w: no count", ErrLost, errFrame)
+	}
+	return m.Stdin.Bytes, nil
 }

@@ -16,7 +16,7 @@ func (x *exchange) dispatch() error {
 		return x.result()
 	case opStart, opOutput:
 		return x.follow()
-	case opProcess, opProcesses, opSignal, opStdin, opResize, opAwaitPort:
+	case opProcess, opProcesses, opSignal, opStdin, opStdinAt, opResize, opAwaitPort:
 		return x.process()
 	case opSearch:
 		return x.search()
@@ -146,6 +146,12 @@ func (x *exchange) process() error {
 		return x.done(x.m.Resize(x.ctx, x.req.ID, *x.req.Terminal.toSize()))
 	case opAwaitPort:
 		return x.done(x.m.AwaitPort(x.ctx, x.req.Port))
+	case opStdinAt:
+		n, err := x.m.WriteStdinAt(x.ctx, x.req.ID, x.req.Offset, x.content(), x.req.CloseAfter)
+		if err != nil {
+			return err
+		}
+		return x.out.json(message{Stdin: &stdinFields{Bytes: n}})
 	case opSignal:
 		return x.done(x.m.Signal(x.ctx, x.req.ID, x.req.Signal, x.req.Tree))
 	default:

@@ -207,6 +207,10 @@ func (nothing) WriteStdin(_ context.Context, _ string, r io.Reader, _ bool) erro
 	_, err := io.Copy(io.Discard, r)
 	return err
 }
+func (nothing) WriteStdinAt(_ context.Context, _ string, offset int64, r io.Reader, _ bool) (int64, error) {
+	n, err := io.Copy(io.Discard, r)
+	return max(0, offset) + n, err
+}
 func (nothing) Stat(context.Context, string) (dayfly.FileInfo, error) { return dayfly.FileInfo{}, nil }
 func (nothing) List(context.Context, dayfly.ListQuery) ([]dayfly.FileInfo, string, error) {
 	return nil, "", nil

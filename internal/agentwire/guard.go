@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -18,7 +17,6 @@ const (
 	muxUpdate = 1 // type: window update
 	muxPing   = 2
 	muxSYN    = 1 // flag: opens a stream
-	muxACK    = 2 // flag: accepts one
 )
 
 // Limits of a session.
@@ -57,8 +55,7 @@ func (silent) Printf(string, ...any) {}
 func (silent) Println(...any)        {}
 
 // guard sits between yamux and the connection. Outbound it joins a frame's header and body (and the frame that opens a
-// stream with the first request on it) into one write; that a stream is accepted waits a moment for the answer, so that the
-// node is not woken twice for a short request. Inbound, on the node's side, it refuses frames that an honest agent
+// stream with the first request on it) into one write. Inbound, on the node's side, it refuses frames that an honest agent
 // never sends and that would cost memory: pings (each starts a goroutine) and streams opened by the agent.
 type guard struct {
 	net.Conn
@@ -68,15 +65,9 @@ type guard struct {
 	inLen  int
 	inBody uint32 // bytes of the present frame's body that still arrive
 
-	mu    sync.Mutex
-	held  []byte      // headers not yet written
-	body  bool        // the last of them announces a body
-	late  *time.Timer // writes them when nothing else does, or nil before the first acceptance
-	armed bool        // the timer is running
+	held []byte // headers not yet written
+	body bool   // the last of them announces a body
 }
-
-// ackDelay is how long the acceptance of a stream waits for company. A client that sends much goes on only after it.
-const ackDelay = 2 * time.Millisecond
 
 func newGuard(conn net.Conn, strict bool) *guard { return &guard{Conn: conn, strict: strict} }
 
@@ -120,15 +111,8 @@ func (g *guard) inspect(p []byte) error {
 
 // Write implements net.Conn. yamux calls it from one goroutine, header and body apart.
 func (g *guard) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if !g.body && len(p) == muxHeader {
 		kind, flags, size := muxFields(p)
-		if kind == muxUpdate && flags == muxACK {
-			g.held = append(g.held, p...)
-			g.armLocked()
-			return len(p), nil
-		}
 		if g.body = kind == muxData && size > 0; g.body || kind == muxUpdate && flags&muxSYN != 0 {
 			g.held = append(g.held, p...)
 			return len(p), nil
@@ -138,37 +122,11 @@ func (g *guard) Write(p []byte) (int, error) {
 	if len(g.held) == 0 {
 		return g.Conn.Write(p)
 	}
-	if g.armed {
-		g.armed = false
-		g.late.Stop()
-	}
-	return g.writeHeldLocked(p)
+	return g.writeHeld(p)
 }
 
-// armLocked has held headers written soon.
-func (g *guard) armLocked() {
-	if g.late == nil {
-		g.late = time.AfterFunc(ackDelay, g.writeLate)
-	} else if !g.armed {
-		g.late.Reset(ackDelay)
-	}
-	g.armed = true
-}
-
-// writeLate writes held headers that nothing took along. They are whole, and what follows them comes later in any case. An error
-// shows again at the next write.
-func (g *guard) writeLate() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.armed && len(g.held) > 0 {
-		_, _ = g.Conn.Write(g.held)
-		g.held = g.held[:0]
-	}
-	g.armed = false
-}
-
-// writeHeldLocked writes the held headers and p in one call.
-func (g *guard) writeHeldLocked(p []byte) (int, error) {
+// writeHeld writes the held headers and p in one call.
+func (g *guard) writeHeld(p []byte) (int, error) {
 	held := g.held
 	g.held = g.held[:0]
 	if len(p) <= readBuffer { // copying is cheaper than a vectored write

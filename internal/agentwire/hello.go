@@ -82,10 +82,11 @@ func settle(theirs hello) (int, error) {
 const (
 	featureProcesses = "processes-2" // names, terminals, restarts, no timeout; sizes of terminals and ports waited for
 	featureFiles     = "files-2"     // mkdir, move, chmod, search, find, watch
+	featureStdin     = "stdin-2"     // input at an offset, and its count
 )
 
 // features are those of an agent of this code.
-func features() []string { return []string{featureProcesses, featureFiles} }
+func features() []string { return []string{featureProcesses, featureFiles, featureStdin} }
 
 // needs is the feature that a request needs, or empty.
 func (r request) needs() string {
@@ -94,6 +95,8 @@ func (r request) needs() string {
 		return featureProcesses
 	case opMkdir, opMove, opChmod, opSearch, opFind, opWatch:
 		return featureFiles
+	case opStdinAt:
+		return featureStdin
 	}
 	if s := r.Spec; s != nil && (s.Name != "" || s.Terminal != nil || s.Restart != "" || s.Restarts != 0) {
 		return featureProcesses

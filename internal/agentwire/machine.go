@@ -37,6 +37,10 @@ type Machine interface {
 	Signal(ctx context.Context, id, signal string, wholeTree bool) error
 	// WriteStdin writes all of r to a process's stdin and closes it if asked. CodeConflict: its stdin is closed.
 	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
+	// WriteStdinAt is WriteStdin for who repeats what may have arrived: r begins at that byte of all that the process was ever given
+	// (or dayfly.StdinNext), and what it has already is skipped. It gives how many bytes the process has accepted, also with an error.
+	// CodeConflict: r would leave a gap, or its stdin is closed and r is more than it has.
+	WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (accepted int64, err error)
 
 	// Resize sets the size of a process's terminal; its foreground processes get SIGWINCH, also when the size is the one it had,
 	// so that a program repaints. CodeConflict: it has no terminal. What has ended is left alone.

@@ -19,6 +19,7 @@ const (
 	opProcesses    = "processes"
 	opSignal       = "signal"
 	opStdin        = "stdin"
+	opStdinAt      = "stdin_at"
 	opStat         = "stat"
 	opList         = "list"
 	opRead         = "read"
@@ -50,7 +51,7 @@ type request struct {
 	Signal     string      `json:"signal,omitempty"`
 	Tree       bool        `json:"tree,omitempty"`
 	CloseAfter bool        `json:"close_after,omitempty"`
-	Offset     int64       `json:"offset,omitempty"` // of a file range
+	Offset     int64       `json:"offset,omitempty"` // of a file range, or of input
 	Length     int64       `json:"length,omitempty"`
 	Mode       *uint32     `json:"mode,omitempty"`
 	Recursive  bool        `json:"recursive,omitempty"`
@@ -166,6 +167,12 @@ type message struct {
 	Matches []matchFields  `json:"matches,omitempty"`
 	Found   *foundFields   `json:"found,omitempty"` // ends a search
 	Change  *changeFields  `json:"change,omitempty"`
+	Stdin   *stdinFields   `json:"stdin,omitempty"`
+}
+
+// stdinFields tell how much input a process has accepted.
+type stdinFields struct {
+	Bytes int64 `json:"bytes"`
 }
 
 type errorFields struct {

@@ -198,6 +198,13 @@ func TestOlderAgent(t *testing.T) {
 		{"processes", func() error { _, err := c.Processes(ctx); return err }},
 		{"signal", func() error { return c.Signal(ctx, "pr1", "TERM", true) }},
 		{"stdin", func() error { return c.WriteStdin(ctx, "pr1", strings.NewReader("x"), true) }},
+		{"stdin without an offset", func() error {
+			n, err := c.WriteStdinAt(ctx, "pr1", dayfly.StdinNext, strings.NewReader("x"), true)
+			if err == nil && n != dayfly.StdinNext {
+				err = fmt.Errorf("it counts %d", n)
+			}
+			return err
+		}},
 		{"stat", func() error { _, err := c.Stat(ctx, "f"); return err }},
 		{"list", func() error {
 			_, _, err := c.List(ctx, dayfly.ListQuery{Path: "d", Limit: 10, Recursive: true})
@@ -243,6 +250,7 @@ func TestOlderAgent(t *testing.T) {
 		{"restart", with(func(s *dayfly.ProcessSpec) { s.Restart = dayfly.RestartOnFailure })},
 		{"resize", func() error { return c.Resize(ctx, "pr1", dayfly.TerminalSize{Cols: 1, Rows: 1}) }},
 		{"port", func() error { return c.AwaitPort(ctx, 80) }},
+		{"stdin at an offset", func() error { _, err := c.WriteStdinAt(ctx, "pr1", 0, strings.NewReader("x"), true); return err }},
 		{"mkdir", func() error { _, err := c.Mkdir(ctx, "d", nil, true); return err }},
 		{"move", func() error { _, err := c.Move(ctx, "a", "b", false); return err }},
 		{"chmod", func() error { _, err := c.Chmod(ctx, "a", 0o600, false); return err }},

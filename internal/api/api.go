@@ -24,6 +24,9 @@ type Backend interface {
 	DeleteSandbox(ctx context.Context, who control.Principal, id string) (dayfly.Sandbox, error)
 	ExtendSandbox(ctx context.Context, who control.Principal, id string, d time.Duration) (control.Extended, error)
 
+	PauseSandbox(ctx context.Context, who control.Principal, id string) (dayfly.Sandbox, error)
+	ResumeSandbox(ctx context.Context, who control.Principal, id string) (dayfly.Sandbox, error)
+
 	Machine(ctx context.Context, who control.Principal, id string) (control.Machine, error)
 	Launch(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req control.Idempotency) (control.Outcome[dayfly.Process], error)
 	Exec(ctx context.Context, who control.Principal, id string, spec dayfly.ProcessSpec, stdin io.Reader, req control.Idempotency) (control.Outcome[dayfly.Result], error)

@@ -27,6 +27,7 @@ type deskNode struct {
 
 	mu       sync.Mutex
 	machines map[string]*deskMachine
+	frozen   map[string]bool
 	creating func(ctx context.Context, sb dayfly.Sandbox) error // or nil
 	problems []control.Problem
 	swept    control.Swept // what every pass finds
@@ -38,7 +39,7 @@ func newDeskNode(t *testing.T) *deskNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}}
+	n := &deskNode{dir: t.TempDir(), host: host, endings: make(chan control.Ending), machines: map[string]*deskMachine{}, frozen: map[string]bool{}}
 	t.Cleanup(n.stop)
 	return n
 }
@@ -104,6 +105,22 @@ func (n *deskNode) Renew(context.Context, string, dayfly.Lease) error { return n
 
 func (n *deskNode) Expire(context.Context, string) (dayfly.Lease, bool, error) {
 	return dayfly.Lease{}, false, errors.New("not due")
+}
+
+func (n *deskNode) Pause(_ context.Context, id string) error  { return n.freeze(id, true) }
+func (n *deskNode) Resume(_ context.Context, id string) error { return n.freeze(id, false) }
+
+func (n *deskNode) freeze(id string, frozen bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen[id] = frozen
+	return nil
+}
+
+func (n *deskNode) Paused(_ context.Context, id string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frozen[id], nil
 }
 
 func (n *deskNode) Destroy(_ context.Context, id string) (control.Ending, error) {
@@ -180,6 +197,9 @@ type deskMachine struct {
 	running   func(ctx context.Context, spec dayfly.ProcessSpec) (dayfly.Result, error)
 	following func(ctx context.Context) dayfly.OutputStream
 	shrink    int64 // files read end here all at once; 0: they do not
+
+	inputMu sync.Mutex
+	input   map[string]int64 // bytes of standard input by process
 }
 
 func newDeskMachine(root *os.Root) *deskMachine {
@@ -365,6 +385,40 @@ func (m *deskMachine) WriteStdin(ctx context.Context, id string, r io.Reader, cl
 		close(p.closed)
 	}
 	return nil
+}
+
+// WriteStdinAt counts only what came this way.
+func (m *deskMachine) WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (int64, error) {
+	m.inputMu.Lock()
+	defer m.inputMu.Unlock()
+	has := m.input[id]
+	switch {
+	case offset == dayfly.StdinNext:
+	case offset > has:
+		return has, dayfly.Errorf(dayfly.CodeConflict, "it has %d bytes", has)
+	default:
+		if _, err := io.CopyN(io.Discard, r, has-offset); err != nil && !errors.Is(err, io.EOF) {
+			return has, err
+		}
+	}
+	n := countingReader{r: r}
+	err := m.WriteStdin(ctx, id, &n, closeAfter)
+	if m.input == nil {
+		m.input = map[string]int64{}
+	}
+	m.input[id] += n.n
+	return m.input[id], err
+}
+
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
 }
 
 // scripted is an output stream that tells given events, then ends, or fails.

@@ -64,7 +64,7 @@ func TestRoutes(t *testing.T) {
 		{"trailing slash", "GET", "/v1/sandboxes/", "", 404, "not_found"},
 		{"doubled slash", "GET", "//v1/sandboxes", "", 404, "not_found"},
 		{"dots", "GET", "/v1/keys/../sandboxes", "", 404, "not_found"},
-		{"not yet", "POST", "/v1/sandboxes/" + id + "/pause", "", 404, "not_found"},
+		{"not yet", "POST", "/v1/sandboxes/" + id + "/snapshot", "", 404, "not_found"},
 		{"method", "PUT", "/v1/sandboxes", "GET, POST", 405, "method_not_allowed"},
 		{"options", "OPTIONS", "/v1/sandboxes/" + id, "DELETE, GET, PATCH", 405, "method_not_allowed"},
 		{"made-up method", "BREW", "/healthz", "GET", 405, "method_not_allowed"},

@@ -267,10 +267,17 @@ func TestStreamIsFlushedAndKeptAlive(t *testing.T) {
 	}
 	stdin := "/v1/sandboxes/" + id + "/processes/" + start["id"].(string) + "/stdin"
 	b.send("POST", stdin, strings.NewReader("ab")).ok(t, 200)
-	golden(t, "stdin", b.send("POST", stdin+"?close=true", strings.NewReader("c\n")).ok(t, 200).body)
+	for range 2 { // with an offset it may be repeated
+		if got := b.send("POST", stdin+"?offset=1", strings.NewReader("bc")).ok(t, 200).json(t); got["stdin_bytes"] != 3.0 {
+			t.Errorf("%v", got)
+		}
+	}
+	b.send("POST", stdin+"?offset=4", strings.NewReader("gap")).want(t, 409, "conflict")
+	b.send("POST", stdin+"?offset=-1", strings.NewReader("x")).want(t, 400, "invalid_request")
+	golden(t, "stdin", b.send("POST", stdin+"?close=true", strings.NewReader("d\n")).ok(t, 200).body)
 	for {
 		if e := next(); e["type"] == "stdout" {
-			if e["data"] != "abc\n" {
+			if e["data"] != "abcd\n" {
 				t.Errorf("got %v", e)
 			}
 			break

@@ -34,6 +34,7 @@ var samples = map[string]struct{ query, body string }{
 var withoutMachine = map[string]bool{
 	"GET /v1/sandboxes/{id}": true, "PATCH /v1/sandboxes/{id}": true, "DELETE /v1/sandboxes/{id}": true, "POST /v1/sandboxes/{id}/stop": true,
 	"GET /v1/sandboxes/{id}/events": true, "POST /v1/sandboxes/{id}/extend": true,
+	"POST /v1/sandboxes/{id}/pause": true, "POST /v1/sandboxes/{id}/resume": true,
 }
 
 // eachRoute runs a test for every route of a sandbox, with a request that is right for it.

@@ -273,27 +273,50 @@ func signalProcess(c *call, s signalJSON) error {
 	}, nil)
 }
 
-func parseStdin(q *query) (closeAfter bool) { return q.flag("close") }
+// stdinWrite is a write to standard input: at an offset, or behind all that was written.
+type stdinWrite struct {
+	offset     int64 // or dayfly.StdinNext
+	closeAfter bool
+}
+
+func parseStdin(q *query) stdinWrite {
+	return stdinWrite{closeAfter: q.flag("close"), offset: q.integer("offset", 0, math.MaxInt64, dayfly.StdinNext)}
+}
 
 // stdinJSON answers a write to standard input.
 type stdinJSON struct {
-	ID     string `json:"id"`
-	Closed bool   `json:"closed"`
+	ID         string `json:"id"`
+	Closed     bool   `json:"closed"`
+	StdinBytes *int64 `json:"stdin_bytes"` // accepted so far; null: the sandbox's agent is too old to count
 }
 
-func writeStdin(c *call, closeAfter bool) error {
+// writeStdin needs no idempotency key where there is an offset: the process knows what it has.
+func writeStdin(c *call, in stdinWrite) error {
 	m, id, err := c.process()
 	if err != nil {
 		return err
 	}
 	c.answerEarly()
 	c.afterBody(http.StatusOK)
-	return c.once(func(ctx context.Context) (control.Answer, error) {
-		if err := m.WriteStdin(ctx, id, c.r.Body, closeAfter); err != nil {
+	write := func(ctx context.Context) (control.Answer, error) {
+		accepted, err := m.WriteStdinAt(ctx, id, in.offset, c.r.Body, in.closeAfter)
+		if err != nil {
 			return control.Answer{}, c.bodyError(err)
 		}
-		return kept(http.StatusOK, stdinJSON{ID: id, Closed: closeAfter})
-	}, nil)
+		shown := stdinJSON{ID: id, Closed: in.closeAfter}
+		if accepted != dayfly.StdinNext {
+			shown.StdinBytes = &accepted
+		}
+		return kept(http.StatusOK, shown)
+	}
+	if in.offset == dayfly.StdinNext {
+		return c.once(write, nil)
+	}
+	a, err := write(c.ctx())
+	if err != nil {
+		return err
+	}
+	return c.answerBytes(a.Status, a.Body)
 }
 
 // bodyError tells a failure of the client's own stream from one of the backend.

@@ -51,6 +51,8 @@ func routes() []route {
 		{method: "DELETE", path: sandboxPath, endpoint: queryIn(noQuery, deleteSandbox)},
 		{method: "POST", path: sandboxPath + "/stop", endpoint: jsonIn(noFields, stopSandbox)},
 		{method: "POST", path: sandboxPath + "/extend", endpoint: jsonIn(parseExtend, extendSandbox)},
+		{method: "POST", path: sandboxPath + "/pause", endpoint: jsonIn(noFields, pauseSandbox)},
+		{method: "POST", path: sandboxPath + "/resume", endpoint: jsonIn(noFields, resumeSandbox)},
 
 		{method: "GET", path: sandboxPath + "/events", endpoint: queryIn(parseEvents, sandboxEvents)},
 

@@ -98,11 +98,11 @@ func parseFilter(q *query) listing {
 	var l listing
 	l.filter.Labels, l.never = parseLabels(q)
 	for _, s := range q.texts("status") {
-		if status := dayfly.Status(s); status.Valid() && status != dayfly.StatusPaused {
+		if status := dayfly.Status(s); status.Valid() {
 			l.filter.Statuses = append(l.filter.Statuses, status)
 			continue
 		}
-		q.bad.add("status", "must be provisioning or running or deleting or deleted or failed")
+		q.bad.add("status", "must be provisioning or running or paused or deleting or deleted or failed")
 	}
 	if name, given := q.text("name"); given {
 		if problem := nameProblem(name); problem != "" {
@@ -208,13 +208,20 @@ func (c *call) withSandbox(do func(id string) (dayfly.Sandbox, error)) error {
 	return c.answer(http.StatusOK, showSandboxAt(sb, c.backend.Now()))
 }
 
-func stopSandbox(c *call, _ struct{}) error {
+func stopSandbox(c *call, _ struct{}) error { return c.changeSandbox(c.backend.DeleteSandbox) }
+
+func pauseSandbox(c *call, _ struct{}) error { return c.changeSandbox(c.backend.PauseSandbox) }
+
+func resumeSandbox(c *call, _ struct{}) error { return c.changeSandbox(c.backend.ResumeSandbox) }
+
+// changeSandbox has the sandbox of the path changed, once per idempotency key; a replay shows it as it is then.
+func (c *call) changeSandbox(change func(context.Context, control.Principal, string) (dayfly.Sandbox, error)) error {
 	id, err := c.sandboxID()
 	if err != nil {
 		return err
 	}
 	return c.once(func(ctx context.Context) (control.Answer, error) {
-		sb, err := c.backend.DeleteSandbox(ctx, c.who, id)
+		sb, err := change(ctx, c.who, id)
 		if err != nil {
 			return control.Answer{}, err
 		}

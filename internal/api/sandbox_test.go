@@ -46,6 +46,48 @@ func TestSandboxLife(t *testing.T) {
 	b.get(path).ok(t, 200)
 }
 
+func TestPause(t *testing.T) {
+	b := newBed(t, nil)
+	id := b.sandbox("{}")
+	path := "/v1/sandboxes/" + id
+	golden(t, "pause", b.json("POST", path+"/pause", ``).ok(t, 200).body)
+	if got := b.json("POST", path+"/pause", `{}`).ok(t, 200).json(t); got["status"] != "paused" {
+		t.Errorf("paused again: %v", got)
+	}
+	for _, refused := range []answer{
+		b.json("POST", path+"/exec", `{"command":"true"}`), b.get(path + "/files?path=x"), b.get(path + "/processes"),
+	} {
+		fault := refused.want(t, 409, "sandbox_not_running").fault(t)
+		if fault["details"].(map[string]any)["status"] != "paused" || !strings.Contains(fault["hint"].(string), "resume") {
+			t.Errorf("refused with %v", fault)
+		}
+	}
+	b.json("POST", path+"/extend", `{}`).ok(t, 200)
+	b.json("PATCH", path, `{"name":"still"}`).ok(t, 200)
+	if got := b.get("/v1/sandboxes?status=paused").ok(t, 200).json(t)["data"].([]any); len(got) != 1 {
+		t.Errorf("listed as paused: %v", got)
+	}
+	b.json("POST", path+"/pause", `{"memory":true}`).want(t, 400, "invalid_request")
+	if got := b.json("POST", path+"/resume", `{}`, "Idempotency-Key", "r").ok(t, 200).json(t); got["status"] != "running" {
+		t.Errorf("resumed: %v", got)
+	}
+	b.json("POST", path+"/exec", `{"command":"true"}`).ok(t, 200)
+	b.json("POST", path+"/pause", `{}`).ok(t, 200)
+	if got := b.json("POST", path+"/resume", `{}`, "Idempotency-Key", "r").ok(t, 200).json(t); got["replayed"] != true || got["status"] != "paused" {
+		t.Errorf("a replay does nothing and shows what is: %v", got)
+	}
+	if got := b.send("DELETE", path, nil).ok(t, 200).json(t); got["status"] != "deleted" {
+		t.Errorf("deleted: %v", got)
+	}
+	b.json("POST", path+"/pause", `{}`).want(t, 410, "gone")
+	b.json("POST", path+"/resume", `{}`).want(t, 410, "gone")
+	b.json("POST", "/v1/sandboxes/sb00000000000000000000/pause", `{}`).want(t, 404, "not_found")
+	events := data(b.get(path + "/events").json(t))
+	if got := kinds(events); got != "sandbox.accepted sandbox.running sandbox.paused sandbox.extended sandbox.resumed sandbox.paused sandbox.deleting sandbox.ended" {
+		t.Errorf("events %s", got)
+	}
+}
+
 // TestWallClockSteps: what is told of a lease is told by the clock of the answer; what remains and what is billed never jumps.
 func TestWallClockSteps(t *testing.T) {
 	for name, by := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
@@ -195,7 +237,7 @@ func TestListing(t *testing.T) {
 	}
 	for query, field := range map[string]string{
 		"limit=0": "limit", "limit=101": "limit", "limit=x": "limit", "limit=": "limit", "limit=%2B5": "limit", "limit=1&limit=2": "limit",
-		"status=paused": "status", "status=": "status", "status=Running": "status", "label=x": "label", "label=:v": "label", "name=": "name",
+		"status=": "status", "status=Running": "status", "label=x": "label", "label=:v": "label", "name=": "name",
 		"name=%00": "name", "include_ended=yes": "include_ended", "labels=x": "labels", "label=k:%FF": "label",
 	} {
 		if got := b.get("/v1/sandboxes?"+query).want(t, 400, "invalid_request").fields(t); got[field] == "" {

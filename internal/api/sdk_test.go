@@ -55,6 +55,15 @@ func TestGoSDK(t *testing.T) {
 	if _, clamped, err := sb.Extend(ctx, 24*time.Hour); err != nil || !clamped {
 		t.Errorf("extend: %v %v", clamped, err)
 	}
+	if info, err := sb.Pause(ctx); err != nil || info.Status != sdk.StatusPaused {
+		t.Errorf("pause: %+v, %v", info, err)
+	}
+	if _, err := sb.Exec(ctx, sdk.Command("true"), sdk.ExecOptions{}); sdk.ErrorCode(err) != sdk.CodeNotRunning {
+		t.Errorf("exec in a paused one: %v", err)
+	}
+	if info, err := sb.Resume(ctx); err != nil || info.Status != sdk.StatusRunning {
+		t.Errorf("resume: %+v, %v", info, err)
+	}
 	empty := ""
 	if info, err := sb.Update(ctx, sdk.UpdateOptions{Name: &empty, Labels: map[string]string{}}); err != nil || len(info.Labels) != 0 {
 		t.Errorf("update: %+v, %v", info, err)

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"io"
+	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
@@ -19,6 +22,9 @@ const attachExample = `  dayfly attach sb2c9x0q8d7k4m1n5p3r6t pr4h8s0q2d7k4m1n5p
 
 // attachTail is how much of what was written before is shown again, in bytes.
 const attachTail = 16 << 10
+
+// typedLineMax is how much is taken of a terminal at once, in bytes; a line of one is shorter.
+const typedLineMax = 16 << 10
 
 func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -62,6 +68,22 @@ func (a *app) attach(cmd *cobra.Command, args []string, keys *detachKeys, tail i
 	return s.run(cmd.Context())
 }
 
+// give passes input on to a command that runs already. Several may type, each from a terminal; only one may pipe.
+func (a *app) give(ctx context.Context, sandbox *sdk.Sandbox, process string, in io.Reader) {
+	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		_ = sandbox.PipeStdin(ctx, process, in)
+		return
+	}
+	line := make([]byte, typedLineMax)
+	for err := error(nil); err == nil; {
+		var n int
+		n, err = in.Read(line)
+		if failed := sandbox.WriteStdin(ctx, process, line[:n], err == io.EOF); failed != nil {
+			return
+		}
+	}
+}
+
 // attachPlain shows the output of a command without a terminal and passes input on. Signals go to the command.
 func (a *app) attachPlain(ctx context.Context, sandbox *sdk.Sandbox, p sdk.Process, from sdk.Offsets, noStdin bool) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -79,7 +101,7 @@ func (a *app) attachPlain(ctx context.Context, sandbox *sdk.Sandbox, p sdk.Proce
 	}()
 	defer beforeExit(ctx, r.kill)()
 	if in := a.input(); in != nil && !noStdin && p.Status == sdk.ProcessRunning {
-		go func() { _ = sandbox.PipeStdin(running, p.ID, in) }() // ends with the command, or with a read that nobody can end
+		go a.give(running, sandbox, p.ID, in) // ends with the command, or with a read that nobody can end
 	}
 	exit, err := (&follower{app: a, sandbox: sandbox}).events(stream)
 	close(r.done)

@@ -11,7 +11,7 @@ import (
 	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
-const eventsLong = `Events tells what happened to a sandbox, or without an ID to all of yours, oldest first: accepted, running, extended,
+const eventsLong = `Events tells what happened to a sandbox, or without an ID to all of yours, oldest first: accepted, running, extended, paused, resumed,
 deleting, ended, each with its time, who did it and why. To an admin it tells everything: keys, reclaimed leftovers,
 starts of the server. Events are kept for 30 days.
 

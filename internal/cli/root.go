@@ -90,7 +90,8 @@ func Root(o Options) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc(FlagOutput, cobra.FixedCompletions([]string{outputText, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.showCommand(), a.execCommand(), a.shCommand(), a.attachCommand(),
-		a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.cpCommand(), a.filesCommand(), a.extendCommand(), a.rmCommand(),
+		a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.cpCommand(), a.filesCommand(), a.extendCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.rmCommand(),
 		a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	root.AddCommand(o.Extra...)

@@ -59,6 +59,8 @@ func newServer(t *testing.T) *testServer {
 	mux.HandleFunc("GET /v1/sandboxes/{id}", s.show)
 	mux.HandleFunc("DELETE /v1/sandboxes/{id}", s.remove)
 	mux.HandleFunc("POST /v1/sandboxes/{id}/extend", s.extend)
+	mux.HandleFunc("POST /v1/sandboxes/{id}/pause", s.become("paused"))
+	mux.HandleFunc("POST /v1/sandboxes/{id}/resume", s.become("running"))
 	mux.HandleFunc("POST /v1/sandboxes/{id}/exec", s.exec)
 	mux.HandleFunc("POST /v1/sandboxes/{id}/processes/{pid}/stdin", s.stdin)
 	mux.HandleFunc("POST /v1/sandboxes/{id}/processes/{pid}/signal", s.signal)
@@ -186,6 +188,16 @@ func (s *testServer) extend(w http.ResponseWriter, r *http.Request) {
 	if sb, ok := s.find(w, r); ok {
 		sb["clamped"] = true
 		reply(w, 200, sb)
+	}
+}
+
+// become answers with a sandbox that has the status from now on.
+func (s *testServer) become(status string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if sb, ok := s.find(w, r); ok {
+			sb["status"] = status
+			reply(w, 200, sb)
+		}
 	}
 }
 

@@ -62,7 +62,7 @@ func (p *Plane) CreateSandbox(ctx context.Context, who Principal, r CreateSandbo
 		return Outcome[dayfly.Sandbox]{Value: stored}, nil
 	}
 	sb, err = p.awaitLaunch(ctx, who, sb.ID, l)
-	if err == nil && sb.Status != dayfly.StatusRunning {
+	if err == nil && !sb.Status.Up() {
 		err = goneError(sb)
 	}
 	return Outcome[dayfly.Sandbox]{Value: sb}, err

@@ -8,12 +8,6 @@ import (
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
-// extendLock makes extends of one sandbox add up instead of overwriting each other.
-type extendLock struct {
-	turn  chan struct{} // capacity 1: holding the element is holding the lock
-	users int           // guarded by Plane.mu
-}
-
 // renewTimeout bounds how long the host may take to obey a new lease.
 const renewTimeout = 15 * time.Second
 
@@ -21,16 +15,17 @@ const renewTimeout = 15 * time.Second
 // CodeGone: the sandbox has ended, or the extend lost the race against its end. CodeLeaseCeiling: nothing to add.
 // CodeNotRunning: it is still being made. Once begun, an extend is carried out even if ctx ends.
 func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d time.Duration) (Extended, error) {
-	unlock, err := p.lockExtend(ctx, id)
+	leave, err := p.extends.take(ctx, id) // so that extends add up instead of overwriting each other
 	if err != nil {
-		return Extended{}, err
+		return Extended{}, dayfly.Errorf(dayfly.CodeUnavailable, "the request ended before it was its turn; nothing was extended").
+			WithCause(err)
 	}
-	defer unlock()
+	defer leave()
 	sb, err := p.Sandbox(ctx, who, id)
 	if err != nil {
 		return Extended{}, err
 	}
-	if err := extendable(sb); err != nil {
+	if err := settled(sb); err != nil {
 		return Extended{}, err
 	}
 	failpoint.Hit("control.extend.begin")
@@ -49,22 +44,10 @@ func (p *Plane) ExtendSandbox(ctx context.Context, who Principal, id string, d t
 		return Extended{}, err
 	}
 	failpoint.Hit("control.extend.recorded")
-	if err := extendable(sb); err != nil { // its end was asked for meanwhile
+	if err := settled(sb); err != nil { // its end was asked for meanwhile
 		return Extended{}, err
 	}
 	return Extended{Sandbox: sb, Clamped: clamped}, nil
-}
-
-// extendable tells why a sandbox's lease cannot be extended, or nil.
-func extendable(sb dayfly.Sandbox) error {
-	switch {
-	case sb.Status.Ended() || sb.Status == dayfly.StatusDeleting:
-		return goneError(sb)
-	case sb.Status == dayfly.StatusProvisioning:
-		return dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", sb.ID, sb.Status).
-			WithHint("wait until it is running").WithDetail("status", string(sb.Status))
-	}
-	return nil
 }
 
 func (p *Plane) renew(ctx context.Context, id string, lease dayfly.Lease) error {
@@ -135,29 +118,3 @@ const (
 	goneWait = time.Second
 	goneLook = 10 * time.Millisecond
 )
-
-func (p *Plane) lockExtend(ctx context.Context, id string) (unlock func(), err error) {
-	p.mu.Lock()
-	l := p.extends[id]
-	if l == nil {
-		l = &extendLock{turn: make(chan struct{}, 1)}
-		p.extends[id] = l
-	}
-	l.users++
-	p.mu.Unlock()
-	leave := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(p.extends, id)
-		}
-	}
-	select {
-	case l.turn <- struct{}{}:
-		return func() { <-l.turn; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, dayfly.Errorf(dayfly.CodeUnavailable, "the request ended before it was its turn; nothing was extended").
-			WithCause(ctx.Err())
-	}
-}

@@ -34,9 +34,12 @@ func (p *Plane) mustRun(ctx context.Context, who Principal, id string) error {
 	switch sb.Status {
 	case dayfly.StatusDeleting, dayfly.StatusDeleted, dayfly.StatusFailed:
 		return goneError(sb)
-	case dayfly.StatusProvisioning, dayfly.StatusPaused:
+	case dayfly.StatusProvisioning:
 		return dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", id, sb.Status).
 			WithHint("wait until it is running").WithDetail("status", string(sb.Status))
+	case dayfly.StatusPaused:
+		return dayfly.Errorf(dayfly.CodeNotRunning, "sandbox %s is %s", id, sb.Status).
+			WithHint("resume it first").WithDetail("status", string(sb.Status))
 	}
 	p.running.note(id, sb.Account, since)
 	return nil
@@ -111,6 +114,11 @@ func (m *explained) Signal(ctx context.Context, id, signal string, tree bool) er
 
 func (m *explained) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
 	return m.plane.gone(ctx, m.id, m.Machine.WriteStdin(ctx, id, r, closeAfter))
+}
+
+func (m *explained) WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (int64, error) {
+	accepted, err := m.Machine.WriteStdinAt(ctx, id, offset, r, closeAfter)
+	return accepted, m.plane.gone(ctx, m.id, err)
 }
 
 func (m *explained) Stat(ctx context.Context, path string) (dayfly.FileInfo, error) {

@@ -99,7 +99,7 @@ func (p *Plane) Count(ctx context.Context) (map[dayfly.Status]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts := map[dayfly.Status]int{dayfly.StatusProvisioning: 0, dayfly.StatusRunning: 0, dayfly.StatusDeleting: 0}
+	counts := map[dayfly.Status]int{dayfly.StatusProvisioning: 0, dayfly.StatusRunning: 0, dayfly.StatusPaused: 0, dayfly.StatusDeleting: 0}
 	for _, sb := range live {
 		counts[sb.Status]++
 	}

@@ -34,6 +34,14 @@ type Node interface {
 	// ErrLeftover: that much is done, and the Ending is true, but something
 	// else could not be removed yet. The error joins a StepError for each step that failed.
 	Destroy(ctx context.Context, id string) (Ending, error)
+	// Pause freezes the machine: when it returns nil, nothing in it runs and nothing is said to it. Pausing a paused one succeeds.
+	// CodeGone: the machine has ended; CodeInvalid: its driver cannot; CodeUnavailable: it did not freeze, and goes on. After
+	// any other error Paused tells what became of it. Destroy, Renew and Expire wait for no Pause or Resume.
+	Pause(ctx context.Context, id string) error
+	// Resume lets the machine go on. Otherwise it is as Pause.
+	Resume(ctx context.Context, id string) error
+	// Paused asks the host whether the machine is frozen, by whomever. CodeGone: it has ended, or is ending.
+	Paused(ctx context.Context, id string) (bool, error)
 	// Machine gives access to a machine that accepts commands. CodeGone: it ended.
 	Machine(ctx context.Context, id string) (Machine, error)
 	// Endings delivers each machine that ended without Destroy being called: expired, crashed.
@@ -64,7 +72,7 @@ type Ending struct {
 
 // Recovery is what a node found after a restart.
 type Recovery struct {
-	Running []dayfly.Sandbox // alive, with the record as its state file tells it and the lease as its lease file tells it
+	Running []dayfly.Sandbox // alive, paused or not, with the record as its state file tells it and the lease as its lease file tells it
 	Ended   []Ending         // of the known ones: ended while nobody looked, and nothing is left
 	Ending  []Ending         // of the known ones: to be ended, but something of them could not be removed yet
 
@@ -112,6 +120,10 @@ type Processes interface {
 	AwaitPort(ctx context.Context, port int) error
 	// WriteStdin copies r to the process's standard input and closes it afterwards if closeAfter.
 	WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error
+	// WriteStdinAt is WriteStdin of input that begins at an offset of all that the process was ever given, or at dayfly.StdinNext: what it
+	// has already is skipped. It gives how much the process has accepted, or dayfly.StdinNext when it cannot tell. CodeConflict: a gap,
+	// a closed input, or an agent that is too old for an offset.
+	WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (accepted int64, err error)
 }
 
 // Files reads and writes inside as the sandbox's user. Paths are relative to the home directory or absolute.

@@ -38,6 +38,7 @@ type mapNode struct {
 	renew   func(ctx context.Context, id string) error
 	expire  func(ctx context.Context, id string) error
 	recover func() error
+	pause   func(ctx context.Context, id string) error // before it is frozen or thawed
 	sweep   func(known []dayfly.Sandbox, force bool) (control.Swept, error)
 }
 
@@ -130,6 +131,36 @@ func (n *mapNode) Expire(ctx context.Context, id string) (dayfly.Lease, bool, er
 		return m.lease, false, nil
 	}
 	return m.lease, true, nil
+}
+
+func (n *mapNode) Pause(ctx context.Context, id string) error { return n.freeze(ctx, id, true) }
+
+func (n *mapNode) Resume(ctx context.Context, id string) error { return n.freeze(ctx, id, false) }
+
+func (n *mapNode) freeze(ctx context.Context, id string, frozen bool) error {
+	if hook := pick(n, &n.pause); hook != nil {
+		if err := hook(ctx, id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[id]
+	if m == nil {
+		return dayfly.Errorf(dayfly.CodeGone, "ended").WithDetail("sandbox", id)
+	}
+	m.frozen = frozen
+	return nil
+}
+
+func (n *mapNode) Paused(_ context.Context, id string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[id]
+	if m == nil {
+		return false, dayfly.Errorf(dayfly.CodeGone, "ended").WithDetail("sandbox", id)
+	}
+	return m.frozen, nil
 }
 
 func (n *mapNode) Destroy(ctx context.Context, id string) (control.Ending, error) {
@@ -228,6 +259,7 @@ type mapMachine struct {
 	run             func(ctx context.Context, spec dayfly.ProcessSpec) error // before a command starts, or nil
 	during          func(ctx context.Context, id string) error               // while it runs, or nil
 	lease           dayfly.Lease
+	frozen          bool // guarded by mapNode.mu
 
 	mu    sync.Mutex
 	procs map[string]dayfly.Process

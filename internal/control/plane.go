@@ -68,16 +68,18 @@ type Plane struct {
 	principals known[Principal] // by the hash of their secret
 	running    known[string]    // the accounts of running sandboxes, by id
 
+	extends turns // of those who extend a lease
+	pauses  turns // of those who pause or resume
+
 	sweeping sync.Mutex // held for a whole pass
 	stopped  string     // why the last pass stopped, or empty
 	left     int        // sandboxes whose leftovers it left for the next
 
 	mu       sync.Mutex
 	phase    phase
-	closed   bool               // no background work begins any more
-	launches map[string]*launch // creations under way, by sandbox id
-	endings  map[string]*ending // teardowns under way, by sandbox id
-	extends  map[string]*extendLock
+	closed   bool                  // no background work begins any more
+	launches map[string]*launch    // creations under way, by sandbox id
+	endings  map[string]*ending    // teardowns under way, by sandbox id
 	flights  map[flightKey]*flight // requests with an idempotency key that are being carried out
 }
 
@@ -99,7 +101,7 @@ func New(store dayfly.Store, node Node, images Images, cfg Config, log *slog.Log
 	p := &Plane{
 		store: store, node: node, images: images, cfg: cfg.withDefaults(), log: log,
 		life: life, stop: stop,
-		launches: map[string]*launch{}, endings: map[string]*ending{}, extends: map[string]*extendLock{},
+		launches: map[string]*launch{}, endings: map[string]*ending{},
 		flights: map[flightKey]*flight{}, wake: make(chan struct{}, 1),
 	}
 	p.open, p.shut = context.WithCancel(life)

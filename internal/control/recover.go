@@ -59,7 +59,7 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 		return nil
 	}
 	moved, err := p.move(dayfly.ActorReconciler, sb.ID, func(now dayfly.Instant, rec *dayfly.Sandbox) bool {
-		if rec.Status == dayfly.StatusRunning && rec.Lease == sb.Lease {
+		if rec.Status.Up() && rec.Lease == sb.Lease {
 			return false
 		}
 		if rec.Status == dayfly.StatusProvisioning {
@@ -73,5 +73,5 @@ func (p *Plane) adopt(ctx context.Context, sb dayfly.Sandbox) error {
 		return fmt.Errorf("record %s as running: %w", sb.ID, err)
 	}
 	p.reaper.due(moved.Lease)
-	return nil
+	return p.seePaused(ctx, moved) // what the host says
 }

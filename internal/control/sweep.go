@@ -171,6 +171,9 @@ func (p *Plane) sweepNode(ctx context.Context, force bool) (Swept, error) {
 	for _, ended := range swept.Ended {
 		errs = append(errs, p.endUnseen(ctx, ended))
 	}
+	for _, sb := range known {
+		errs = append(errs, p.seePaused(ctx, sb))
+	}
 	return swept, errors.Join(errs...)
 }
 
@@ -194,7 +197,7 @@ func (p *Plane) adoptUnseen(ctx context.Context, sb dayfly.Sandbox) error {
 func (p *Plane) endUnseen(ctx context.Context, ended Ending) error {
 	sb, err := p.store.Sandbox(ctx, "", ended.ID)
 	noted := sb.Status == dayfly.StatusDeleting && sb.End == ended.Reason
-	if err != nil || sb.Status != dayfly.StatusRunning && !noted {
+	if err != nil || !sb.Status.Up() && !noted {
 		return err
 	}
 	p.meter.Found(foundEnded)

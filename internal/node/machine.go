@@ -177,6 +177,16 @@ func (b *Box) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter
 	return b.explain(agent.WriteStdin(ctx, id, r, closeAfter))
 }
 
+// WriteStdinAt implements control.Machine.
+func (b *Box) WriteStdinAt(ctx context.Context, id string, offset int64, r io.Reader, closeAfter bool) (int64, error) {
+	agent, err := b.session(ctx)
+	if err != nil {
+		return dayfly.StdinNext, err
+	}
+	accepted, err := agent.WriteStdinAt(ctx, id, offset, r, closeAfter)
+	return accepted, b.explain(err)
+}
+
 // Launch implements control.Machine.
 func (b *Box) Launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader) (dayfly.Process, error) {
 	agent, err := b.session(ctx)

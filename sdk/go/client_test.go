@@ -285,6 +285,24 @@ func TestExtend(t *testing.T) {
 	}
 }
 
+func TestPauseAndResume(t *testing.T) {
+	s := newServer(t)
+	for do, status := range map[string]string{"pause": "paused", "resume": "running"} {
+		s.mux.HandleFunc("POST /v1/sandboxes/{id}/"+do, func(w http.ResponseWriter, r *http.Request) {
+			reply(w, 200, map[string]any{"id": testID, "status": status, "remaining_ms": 60000})
+		})
+	}
+	sb := s.sandbox()
+	for range 2 {
+		if info, err := sb.Pause(t.Context()); err != nil || info.Status != dayfly.StatusPaused || sb.Info().Status != dayfly.StatusPaused {
+			t.Errorf("Pause: %+v, %v", info, err)
+		}
+		if info, err := sb.Resume(t.Context()); err != nil || info.Status != dayfly.StatusRunning {
+			t.Errorf("Resume: %+v, %v", info, err)
+		}
+	}
+}
+
 func TestReady(t *testing.T) {
 	s := newServer(t)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { reply(w, 200, map[string]string{"status": "ok"}) })

@@ -20,6 +20,8 @@ const (
 	SandboxAccepted    LifeEventType = "sandbox.accepted" // its creation was accepted; the lease runs
 	SandboxRunning     LifeEventType = "sandbox.running"  // it accepts commands
 	SandboxExtended    LifeEventType = "sandbox.extended"
+	SandboxPaused      LifeEventType = "sandbox.paused"   // nothing in it runs; the lease runs on
+	SandboxResumed     LifeEventType = "sandbox.resumed"  // it goes on
 	SandboxDeleting    LifeEventType = "sandbox.deleting" // its end was decided; Cause is the end reason
 	SandboxEnded       LifeEventType = "sandbox.ended"    // it is gone; At is the host's time, Cause the end reason
 	SandboxAdopted     LifeEventType = "sandbox.adopted"  // it ran without a record, which was rebuilt

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -167,14 +168,23 @@ func TestStreamTellsLoss(t *testing.T) {
 	}
 }
 
+// What a stdinServer is like.
+const (
+	stdinCounts = "counts input"
+	stdinOld    = "of a time before offsets"
+	stdinBreaks = "counts, loses an answer, and cuts a piece in the middle"
+	stdinOldCut = "of a time before offsets, and loses an answer"
+	stdinShared = "counts, and somebody else writes too"
+)
+
 // stdinServer plays a command that copies its input to its output.
-func stdinServer(t *testing.T, breakOnce bool) *testServer {
+func stdinServer(t *testing.T, kind string) *testServer {
 	s := newServer(t)
 	input, done := make(chan []byte, 64), make(chan struct{})
 	var once sync.Once
 	var mu sync.Mutex
 	delivered := map[string]bool{} // by idempotency key
-	var posts atomic.Int32
+	has, pieces := 0, 0
 	s.mux.HandleFunc(execRoute, func(w http.ResponseWriter, r *http.Request) {
 		if q := s.record(r); !strings.Contains(q.body, `"stdin_open":true`) {
 			t.Errorf("body = %s, want stdin_open", q.body)
@@ -201,19 +211,43 @@ func stdinServer(t *testing.T, breakOnce bool) *testServer {
 	})
 	s.mux.HandleFunc("POST /v1/sandboxes/{id}/processes/pr1/stdin", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		key := r.Header.Get("Idempotency-Key")
+		key, query := r.Header.Get("Idempotency-Key"), r.URL.Query()
 		mu.Lock()
-		again := delivered[key]
-		delivered[key] = true
-		mu.Unlock()
-		if !again && len(body) > 0 {
-			input <- body
+		defer mu.Unlock()
+		breaks := false
+		if len(body) > 0 {
+			pieces++
+			breaks = pieces == 2 && (kind == stdinBreaks || kind == stdinOldCut) || pieces == 3 && kind == stdinBreaks
 		}
-		if breakOnce && posts.Add(1) == 2 {
-			cut(w) // delivered, but the answer is lost
+		if at := query.Get("offset"); at != "" {
+			offset, err := strconv.Atoi(at)
+			if err != nil || offset > has || kind == stdinOld || kind == stdinOldCut {
+				t.Errorf("offset %s of %d", at, has)
+			}
+			body = body[min(len(body), has-offset):]
+		} else if delivered[key] {
+			body = nil
+		}
+		if pieces == 3 && breaks {
+			body = body[:len(body)/2]
+		}
+		delivered[key] = true
+		if len(body) > 0 {
+			input <- body
+			has += len(body)
+		}
+		if breaks {
+			cut(w)
 			return
 		}
-		reply(w, 200, map[string]any{"id": "pr1"})
+		answer := map[string]any{"id": "pr1"}
+		if kind != stdinOld && kind != stdinOldCut {
+			answer["stdin_bytes"] = has
+		}
+		if kind == stdinShared && pieces > 0 {
+			answer["stdin_bytes"] = has + 1
+		}
+		reply(w, 200, answer)
 		if r.URL.Query().Get("close") == "true" {
 			once.Do(func() { close(done) })
 		}
@@ -229,18 +263,22 @@ func TestStdin(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		in    []byte
-		cuts  bool
+		kind  string
+		fails dayfly.Code
 		plain bool // through Exec, which chooses the way
 	}{
-		{"empty", nil, false, false},
-		{"every byte", all, false, false},
-		{"large", bytes.Repeat(all, 8<<10), false, false},
-		{"a lost answer is told and doubles nothing", bytes.Repeat(all, 8<<10), true, false},
-		{"binary through Exec", all, false, true},
+		{"empty", nil, stdinCounts, "", false},
+		{"every byte", all, stdinCounts, "", false},
+		{"large", bytes.Repeat(all, 8<<10), stdinCounts, "", false},
+		{"breaks", bytes.Repeat(all, 32<<10), stdinBreaks, "", false},
+		{"large to an old server", bytes.Repeat(all, 8<<10), stdinOld, "", false},
+		{"an answer of an old server is lost", bytes.Repeat(all, 32<<10), stdinOldCut, dayfly.CodeUnreachable, false},
+		{"somebody else writes", bytes.Repeat(all, 32<<10), stdinShared, dayfly.CodeLocal, false},
+		{"binary through Exec", all, stdinCounts, "", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := stdinServer(t, tt.cuts)
+			s := stdinServer(t, tt.kind)
 			var got string
 			if tt.plain {
 				res, err := s.sandbox().Exec(t.Context(), dayfly.Argv("cat"), dayfly.ExecOptions{Stdin: bytes.NewReader(tt.in)})
@@ -251,8 +289,8 @@ func TestStdin(t *testing.T) {
 			} else {
 				var out bytes.Buffer
 				_, err := s.sandbox().ExecTo(t.Context(), dayfly.Argv("cat"), dayfly.ExecOptions{Stdin: bytes.NewReader(tt.in)}, &out, nil)
-				if tt.cuts {
-					if dayfly.ErrorCode(err) != dayfly.CodeUnreachable || !strings.Contains(err.Error(), "input") || !bytes.HasPrefix(tt.in, out.Bytes()) {
+				if tt.fails != "" {
+					if dayfly.ErrorCode(err) != tt.fails || !strings.Contains(err.Error(), "input") || !bytes.HasPrefix(tt.in, out.Bytes()) {
 						t.Errorf("%d bytes of %d, %v", out.Len(), len(tt.in), err)
 					}
 					return
@@ -286,7 +324,7 @@ func TestStdinThatNeverEnds(t *testing.T) {
 
 // TestStdinFails: input that breaks on this side is a failure of the call, not an end of file that the command believes.
 func TestStdinFails(t *testing.T) {
-	s := stdinServer(t, false)
+	s := stdinServer(t, stdinCounts)
 	broken := io.MultiReader(strings.NewReader("half"), failingReader{})
 	_, err := s.sandbox().ExecTo(t.Context(), dayfly.Argv("cat"), dayfly.ExecOptions{Stdin: broken}, nil, nil)
 	if dayfly.ErrorCode(err) != dayfly.CodeLocal || !strings.Contains(err.Error(), "disk on fire") {

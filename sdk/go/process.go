@@ -184,12 +184,13 @@ func (s *Sandbox) Resize(ctx context.Context, process string, size TerminalSize)
 	return s.processCall(ctx, call{method: http.MethodPost, path: s.processPath(process) + "/resize", json: size})
 }
 
-// WriteStdin gives a command input; end closes its input after that. It blocks while the command does not read. Input is never
-// delivered twice: CodeUnreachable says that the connection broke and some of p may have arrived. CodeConflict: it reads no more. CodeGone: it has ended.
+// WriteStdin gives a command input; end closes its input after that. It blocks while the command does not read. Several may write to one
+// command. Input is never delivered twice: CodeUnreachable says that the connection broke and some of p may have arrived; see WriteStdinAt.
+// CodeConflict: it reads no more. CodeGone: it has ended.
 func (s *Sandbox) WriteStdin(ctx context.Context, process string, p []byte, end bool) error {
 	for first := true; first || len(p) > 0; first = false {
 		n := min(len(p), stdinChunk)
-		if err := s.writeStdin(ctx, process, p[:n], end && n == len(p)); err != nil {
+		if _, err := s.writeStdin(ctx, process, stdinNext, p[:n], end && n == len(p)); err != nil {
 			return err
 		}
 		p = p[n:]
@@ -197,17 +198,50 @@ func (s *Sandbox) WriteStdin(ctx context.Context, process string, p []byte, end 
 	return nil
 }
 
-func (s *Sandbox) writeStdin(ctx context.Context, process string, p []byte, end bool) error {
+// WriteStdinAt is WriteStdin for the only writer of a command: p begins at that byte of all the input that the command was ever given, its
+// first at 0. What it has already is skipped, so that p is delivered once however often the connection breaks and the server restarts, and
+// an input may be repeated from an earlier offset on. It gives how many bytes the command has accepted. CodeConflict: p would leave a gap,
+// the command reads no more, or its sandbox is from before such writes.
+func (s *Sandbox) WriteStdinAt(ctx context.Context, process string, offset int64, p []byte, end bool) (accepted int64, err error) {
+	if offset < 0 {
+		return 0, &Error{Code: CodeInvalid, Message: "the offset of input must not be negative"}
+	}
+	for first := true; first || len(p) > 0; first = false {
+		n := min(len(p), stdinChunk)
+		has, err := s.writeStdin(ctx, process, offset, p[:n], end && n == len(p))
+		if err != nil {
+			return accepted, err
+		}
+		if has == nil {
+			return accepted, &Error{Code: CodeBadAnswer, Message: "the server did not tell how much input the command has"}
+		}
+		accepted, offset, p = *has, offset+int64(n), p[n:]
+	}
+	return accepted, nil
+}
+
+// stdinNext as an offset appends to what a command was given.
+const stdinNext int64 = -1
+
+// writeStdin sends at most stdinChunk. It gives how much the command has accepted, or nil when the sandbox is too old to count.
+func (s *Sandbox) writeStdin(ctx context.Context, process string, offset int64, p []byte, end bool) (*int64, error) {
 	k := call{
-		method: http.MethodPost, path: s.processPath(process) + "/stdin",
+		method: http.MethodPost, path: s.processPath(process) + "/stdin", query: url.Values{},
 		header:   http.Header{"Content-Type": {"application/octet-stream"}},
 		body:     func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
-		patience: resumeFor, repeatable: true, deliver: len(p) > 0,
+		patience: resumeFor, repeatable: true, deliver: len(p) > 0 && offset == stdinNext,
 	}
 	if end {
-		k.query = url.Values{"close": {"true"}}
+		k.query.Set("close", "true")
 	}
-	return s.client.do(ctx, k, nil)
+	if offset != stdinNext {
+		k.query.Set("offset", offsetText(offset))
+	}
+	var answer struct {
+		StdinBytes *int64 `json:"stdin_bytes"`
+	}
+	err := s.client.do(ctx, k, &answer)
+	return answer.StdinBytes, err
 }
 
 func (s *Sandbox) processCall(ctx context.Context, k call) (Process, error) {

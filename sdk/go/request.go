@@ -42,7 +42,7 @@ type call struct {
 	// twice. Then it fails instead.
 	deliver bool
 	key     string // idempotency key of a POST; empty: a new one for this call
-	// patience makes attempts go on beyond their number until so much time has passed.
+	// patience makes attempts go on beyond their number until so much time has passed since the first that failed.
 	patience time.Duration
 }
 
@@ -72,14 +72,17 @@ func (c *Client) repeat(ctx context.Context, k call, use func(*http.Response) er
 			return localError("write the request", err)
 		}
 	}
-	began := time.Now()
+	var failing time.Time // since when
 	for n := 1; ; n++ {
 		bodyRead, err := c.attempt(ctx, k, payload, use)
 		if err == nil {
 			return nil
 		}
 		e := c.transportError(ctx, err)
-		if !e.Retryable || (n >= attemptsMax && time.Since(began) >= k.patience) || (bodyRead && !k.repeatable) {
+		if n == 1 {
+			failing = time.Now()
+		}
+		if !e.Retryable || (n >= attemptsMax && time.Since(failing) >= k.patience) || (bodyRead && !k.repeatable) {
 			return e
 		}
 		if bodyRead && k.deliver && e.Status == 0 {

@@ -185,6 +185,18 @@ func (s *Sandbox) Extend(ctx context.Context, d time.Duration) (info Info, clamp
 	return s.remember(answer.Info), answer.Clamped, nil
 }
 
+// Pause freezes the sandbox: nothing in it runs until Resume, and its lease runs on. Commands and files answer CodeNotRunning
+// meanwhile, running commands stay as they are; Extend, Update and Delete work. Pausing a paused one succeeds. CodeGone: the
+// sandbox has ended; CodeNotRunning: it is still being made.
+func (s *Sandbox) Pause(ctx context.Context) (Info, error) {
+	return s.ask(ctx, call{method: http.MethodPost, path: s.path("/pause"), json: map[string]any{}})
+}
+
+// Resume lets a paused sandbox go on. Resuming one that runs succeeds. CodeGone: the sandbox has ended.
+func (s *Sandbox) Resume(ctx context.Context) (Info, error) {
+	return s.ask(ctx, call{method: http.MethodPost, path: s.path("/resume"), json: map[string]any{}})
+}
+
 // Delete ends the sandbox. That it was gone already is success. See Client.Delete for when it returns.
 func (s *Sandbox) Delete(ctx context.Context) error {
 	_, err := s.ask(ctx, call{method: http.MethodDelete, path: sandboxPath(s.ID)})

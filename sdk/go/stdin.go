@@ -15,28 +15,44 @@ const (
 )
 
 // PipeStdin passes r to a command until r ends, whose end closes the command's input, or the command reads no more, which is no
-// failure: its exit says the rest. Input is never delivered twice; see WriteStdin. It may leave a Read of r's behind that blocks beyond the end of the command.
+// failure: its exit says the rest. Every byte is delivered once, also when the connection breaks and the server restarts meanwhile, as by
+// WriteStdinAt; nobody else may write to the command (CodeLocal tells when somebody did). It may leave a Read of r's behind that blocks
+// beyond the end of the command.
 func (s *Sandbox) PipeStdin(ctx context.Context, process string, r io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := newInlet(ctx)
 	go in.fill(r) // ends with ctx, or with a Read of the caller's that nobody can end
-	for {
-		p, err := in.take()
+	has, err := s.writeStdin(ctx, process, stdinNext, nil /* asks how much it has */, false /* not the end */)
+	for err == nil {
+		var p []byte
+		p, err = in.take()
 		end := errors.Is(err, io.EOF)
 		if err != nil && !end {
 			return err
 		}
-		if err := s.WriteStdin(ctx, process, p, end); err != nil {
-			if stopsReading(err) && ctx.Err() == nil {
-				return nil
-			}
-			return err
-		}
-		if end {
+		if has, err = s.pass(ctx, process, has, p, end); err == nil && end {
 			return nil
 		}
 	}
+	if stopsReading(err) && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// pass sends a piece behind what the command has, and gives what it has then. nil: its sandbox is too old to count; then a break under a
+// piece fails the call.
+func (s *Sandbox) pass(ctx context.Context, process string, has *int64, p []byte, end bool) (*int64, error) {
+	if has == nil {
+		return nil, s.WriteStdin(ctx, process, p, end)
+	}
+	accepted, err := s.WriteStdinAt(ctx, process, *has, p, end)
+	if err == nil && accepted != *has+int64(len(p)) {
+		return nil, &Error{Code: CodeLocal, Message: "somebody else writes to the command too, so that some of this input may be lost",
+			Hint: "let only one write to a command, or have all of them use WriteStdin"}
+	}
+	return &accepted, err
 }
 
 // inlet holds what was read and not sent yet: while one request is on its way, the next one grows.
@@ -105,7 +121,7 @@ func (in *inlet) take() ([]byte, error) {
 
 // feed passes the caller's reader to the command until it ends, the command stops reading, or the stream is closed.
 func (st *Stream) feed() {
-	if err := st.sandbox.PipeStdin(st.ctx, st.id, st.stdin); err != nil && !stopsReading(err) {
+	if err := st.sandbox.PipeStdin(st.ctx, st.id, st.stdin); err != nil {
 		st.cancel(err)
 	}
 }
