@@ -86,6 +86,11 @@ func Run(t *testing.T, h Harness) {
 		{"list and reclaim the unrecorded", false, reclaimUnrecorded},
 		{"usage counts", false, usage},
 		{"destroy stopped processes", false, destroyStopped},
+		{"pause and resume, each twice", false, pauseTwice},
+		{"a paused machine uses no CPU", false, pausedUsesNothing},
+		{"a paused machine ends", false, endPaused},
+		{"destroy amid pauses and resumes", false, endsAmidPause},
+		{"recover while paused", false, recoverPaused},
 
 		{"destroy a fork bomb", true, destroyForkBomb},
 		{"memory limit ends what the driver says", true, memoryLimit},

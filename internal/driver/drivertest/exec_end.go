@@ -245,6 +245,10 @@ func killTree(t *testing.T, s *suite) {
 			t.Error("a child outlived the kill")
 		}
 	}
+	pause(t, g.Instance)() // what is dead does not come back
+	if g.runs(t, a) || g.runs(t, b) {
+		t.Error("a child came back with a resume")
+	}
 	second, q := g.begin(t, shell(s.Inside+" listen "+port))
 	if got := strings.TrimSpace(line(t, second)); got != port {
 		t.Errorf("listening again on %s gave %q", port, got)

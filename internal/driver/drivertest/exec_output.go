@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -191,7 +190,7 @@ func outputAgain(t *testing.T, s *suite) {
 	wantCode(t, "an offset beyond the end", err, dayfly.CodeInvalid)
 }
 
-// afterPause stops the machine's first process for a while; what flowed through it flows again.
+// afterPause pauses the machine for a while; what flowed through it flows again.
 func afterPause(t *testing.T, s *suite) {
 	g := s.guest(t)
 	spec := shell("cat")
@@ -206,12 +205,7 @@ func afterPause(t *testing.T, s *suite) {
 	say("before\n")
 	before := line(t, stream)
 	_ = stream.Close()
-	first := statePID(t, g.State())
-	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		if err := syscall.Kill(first, sig); err != nil {
-			t.Fatal(err)
-		}
-	}
+	pause(t, g.Instance)()
 	out, err := g.again(t).Output(ctx(t), p.ID, dayfly.Offsets{Stdout: int64(len(before))}, true /* follow */)
 	if err != nil {
 		t.Fatal(err)

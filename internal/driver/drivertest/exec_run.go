@@ -38,6 +38,7 @@ func RunExec(t *testing.T, h Harness) {
 		{"bug 40: the last bytes arrive", lastBytes},
 		{"bug 42: nobody invents an exit code", noInventedExit},
 		{"bug 43: silence ends no command", silence},
+		{"bug 65: the clock is right after a pause", wallClock},
 		{"bug 82: a program that cannot run", cannotRun},
 		{"bug 83: a wrong working directory", wrongDirectory},
 		{"bug 84: environment is bytes", environmentIsBytes},
@@ -58,6 +59,8 @@ func RunExec(t *testing.T, h Harness) {
 		{"what fails is started again", restarts},
 		{"one running process has a name", processNames},
 		{"what processes use", processUsage},
+		{"a timeout passes while paused", timeoutWhilePaused},
+		{"a command goes on after a pause", longAfterPause},
 		{"a port is awaited", portIsAwaited},
 	})
 }
