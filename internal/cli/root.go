@@ -92,7 +92,7 @@ func Root(o Options) *cobra.Command {
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.showCommand(), a.execCommand(), a.shCommand(), a.attachCommand(),
 		a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.cpCommand(), a.filesCommand(), a.extendCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.rmCommand(),
-		a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.versionCommand(), a.completionCommand(),
+		a.eventsCommand(), a.keysCommand(), a.imagesCommand(), a.benchCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	root.AddCommand(o.Extra...)
 	root.InitDefaultHelpCmd()
