@@ -61,10 +61,30 @@ func narrowed() map[string]rule {
 	return map[string]rule{
 		"socket":     sockets,
 		"socketpair": sockets,
+		"setrlimit":  coreLimit(0),
+		"prlimit64":  coreLimit(1),
 		// All asynchronous requests of the host come out of one number (fs.aio-max-nr): one machine could take it whole.
 		// Programs fall back, as on a kernel without it.
 		"io_setup": {{action: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}},
 	}
+}
+
+// coreLimit keeps the limit of core files at boot's: a limit of 0 would let a program of the host's core_pattern start. Programs
+// ask for 0 to leave no core file, and some end when they cannot have it; they get the answer that it is so, which it is. Index
+// is that of the resource among the call's arguments, before the new limit and, where there is one, the old.
+func coreLimit(index uint) rule {
+	const word = 1<<32 - 1 // the kernel looks at no more of the resource
+	core := specs.LinuxSeccompArg{Index: index, Op: specs.OpMaskedEqual, Value: word, ValueTwo: unix.RLIMIT_CORE}
+	done := alternative{action: unix.SECCOMP_RET_ERRNO, args: []specs.LinuxSeccompArg{core}}
+	allow := alternative{action: unix.SECCOMP_RET_ALLOW}
+	if index == 0 {
+		return rule{done, allow}
+	}
+	set := specs.LinuxSeccompArg{Index: index + 1, Op: specs.OpNotEqual}
+	ask := specs.LinuxSeccompArg{Index: index + 2, Op: specs.OpNotEqual}
+	done.args = append(done.args, set)
+	both := alternative{unix.SECCOMP_RET_ERRNO | errnoEPERM, []specs.LinuxSeccompArg{core, set, ask}} // nothing would fill in the old
+	return rule{both, done, allow}
 }
 
 // rule is what happens to one syscall: the first alternative whose conditions all hold decides, else it is denied.

@@ -48,6 +48,7 @@ var operations = map[string]func(args []string) error{
 	"queued":   queued,
 	"fill":     fill,
 	"segments": segments,
+	"attempt":  attempt,
 }
 
 func main() {
