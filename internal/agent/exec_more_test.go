@@ -284,7 +284,7 @@ func TestCommandsAreIndependent(t *testing.T) {
 		all.Go(func() { m.run(t, shell("sleep 1")) })
 	}
 	all.Wait()
-	if d := time.Since(start); d > 3*time.Second {
+	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("bug 26: 20 sleeps of one second took %s", d)
 	}
 	start = time.Now()
@@ -298,17 +298,15 @@ func TestCommandsAreIndependent(t *testing.T) {
 func TestTimeoutIsPrompt(t *testing.T) {
 	t.Parallel()
 	m := startAgent(t, options{cgroup: os.Getuid() == 0})
-	late := filepath.Join(m.home, "late")
-	s := shell("sleep 2; touch " + late)
+	s := shell("sleep 100; sleep 101")
 	s.Timeout = 500 * time.Millisecond
 	start := time.Now()
 	r := m.run(t, s)
-	if d := time.Since(start); d > 1500*time.Millisecond || !r.Exit.TimedOut || r.Exit.Signal != "TERM" {
+	if d := time.Since(start); d > promptly || !r.Exit.TimedOut || r.Exit.Signal != "TERM" {
 		t.Errorf("bug 27: %s, %+v", d, r.Exit)
 	}
-	m.run(t, shell("sleep 2.2"))
-	if _, err := os.Stat(late); err == nil {
-		t.Error("bug 27: the command went on")
+	if left := m.living(t); left != "" {
+		t.Errorf("bug 27: the command went on:\n%s", left)
 	}
 }
 
@@ -327,8 +325,8 @@ func TestSignals(t *testing.T) {
 			if err := m.Signal(t.Context(), p.ID, "KILL", true); err != nil {
 				t.Fatal(err)
 			}
-			if ps := out(m.run(t, shell("ps axo args")).Stdout); strings.Contains(ps, "sleep 411") || strings.Contains(ps, "sleep 413") {
-				t.Errorf("bug 88: alive after the kill:\n%s", ps)
+			if left := m.living(t); left != "" {
+				t.Errorf("bug 88: alive after the kill:\n%s", left)
 			}
 		}
 		if r, err := m.Result(t.Context(), p.ID); err != nil || r.Exit.Code != 137 || r.Exit.Signal != "KILL" {
@@ -371,7 +369,7 @@ func TestDeadAgent(t *testing.T) {
 		if !errors.Is(err, agentwire.ErrLost) {
 			t.Errorf("bug 12: %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(testLimit):
 		t.Fatal("bug 12: the stream hangs")
 	}
 	<-m.Done()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -26,6 +27,10 @@ const agentEnv = "DAYFLY_TEST_AGENT"
 // testLimit bounds every wait in these tests.
 const testLimit = 60 * time.Second
 
+// promptly bounds what must not wait for a command of a minute and more. What is promised is shorter, but a loaded host
+// keeps no such promise.
+const promptly = 20 * time.Second
+
 func TestMain(m *testing.M) {
 	if os.Getenv(agentEnv) != "" {
 		os.Unsetenv(agentEnv)
@@ -35,12 +40,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveTest is the agent's process: the listener is descriptor 3, the configuration 4, a cgroup perhaps 5.
+// serveTest is the agent's process: the listener is descriptor 3, the configuration 4, a cgroup perhaps 5. The configuration
+// comes through a pipe that stays open: when it closes, the test is gone, however it ended.
 func serveTest() error {
-	var cfg agent.Config
-	if err := json.NewDecoder(os.NewFile(4, "config")).Decode(&cfg); err != nil {
+	if err := unix.SetNonblock(4, true); err != nil {
 		return err
 	}
+	lifeline := os.NewFile(4, "config")
+	var cfg agent.Config
+	if err := json.NewDecoder(lifeline).Decode(&cfg); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, lifeline)
+		_ = unix.Kill(os.Getpid(), unix.SIGTERM) // the agent takes its children with it
+		time.AfterFunc(promptly, func() { os.Exit(1) })
+	}()
 	cfg.Cgroup, cfg.OOMEvents = inherited(5, unix.S_IFDIR), inherited(6, unix.S_IFREG)
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
@@ -157,9 +172,9 @@ func (m *machine) start(t testing.TB, o options, listener *os.File) {
 	if err := json.NewEncoder(w).Encode(o.config); err != nil {
 		t.Fatal(err)
 	}
-	_ = w.Close()
 	go func() {
 		_ = m.cmd.Wait()
+		_ = w.Close()
 		close(m.exited)
 	}()
 	t.Cleanup(func() {
@@ -252,6 +267,25 @@ func (m *machine) run(t testing.TB, spec dayfly.ProcessSpec) dayfly.Result {
 		t.Fatalf("run %.60q: %v", spec.Command, err)
 	}
 	return res
+}
+
+// living lists what the machine's commands have running, a line of arguments each. Other machines' processes, which it could
+// see as well, do not count.
+func (m *machine) living(t testing.TB) string {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d processes, %v", len(names), err)
+	}
+	var lines strings.Builder
+	for _, name := range names {
+		env, _ := os.ReadFile(name + "/environ") // a process that has just ended has none
+		args, _ := os.ReadFile(name + "/cmdline")
+		if len(args) > 0 && strings.Contains("\x00"+string(env), "\x00HOME="+m.home+"\x00") {
+			lines.WriteString(strings.ReplaceAll(strings.TrimRight(string(args), "\x00"), "\x00", " ") + "\n")
+		}
+	}
+	return lines.String()
 }
 
 // out is a command's whole standard output.
