@@ -1,11 +1,13 @@
 package e2e_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"math/rand/v2"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 	"dayfly.dev/dayfly/test/host"
 )
 
-// killer is an input that ends the server at certain places, and brings it back while the client tries on.
+// killer is an input that has the server end at certain places, with more input on its way, and come back while the client tries on.
 type killer struct {
 	from   io.Reader
 	read   int
@@ -40,14 +42,16 @@ func TestInputSurvivesRestarts(t *testing.T) {
 	_, _ = rand.NewChaCha8([32]byte{7}).Read(data)
 	sum := sha256.Sum256(data)
 	kills := 0
-	in := &killer{from: strings.NewReader(string(data)), places: []int{20 << 20, 70<<20 + 12345}, kill: func() {
+	var killing sync.WaitGroup
+	defer killing.Wait()
+	in := &killer{from: bytes.NewReader(data), places: []int{20 << 20, 70<<20 + 12345}, kill: func() {
+		killing.Wait()
 		kills++
-		if err := s.Kill(); err != nil {
-			t.Error(err)
-		}
-		if err := s.Up(t.Context()); err != nil {
-			t.Error(err)
-		}
+		killing.Go(func() {
+			if err := errors.Join(s.Kill(), s.Up(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
 	}}
 	out := s.Run(t.Context(), host.Command{Args: []string{"exec", b.ID, "--", "sh", "-c", "sha256sum; exit 5"}, Stdin: in})
 	if want := hex.EncodeToString(sum[:]) + "  -\n"; out.Code != 5 || out.Stdout != want || kills != 2 {

@@ -38,6 +38,24 @@ func TestBug24MemoryExhaustionEndsTheCommandAlone(t *testing.T) {
 			t.Errorf("afterwards it says %q", got)
 		}
 	}
+	t.Run("nobody follows it", func(t *testing.T) {
+		b := box(t, c, sdk.CreateOptions{MemoryMB: 256}) // where only one command at a time has processes
+		for _, command := range []string{"exec python3 -c 'x = bytearray(10**10)'", "python3 -c 'x = bytearray(10**10)'; exit 3"} {
+			started, err := b.Start(t.Context(), sdk.Command(command), sdk.ProcessOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p sdk.Process
+			within(t, time.Minute, "it ends", func() (bool, string) {
+				var err error
+				p, err = b.Process(t.Context(), started.ID)
+				return err == nil && p.Status == sdk.ProcessExited, fmt.Sprint(p.Status, err)
+			})
+			if !p.OOMKilled {
+				t.Errorf("bug 24: %s: its record does not tell: %+v", command, p)
+			}
+		}
+	})
 	if info := mustGet(t, c, b.ID); info.Status != sdk.StatusRunning {
 		t.Errorf("the sandbox is %s", info.Status)
 	}
