@@ -243,7 +243,7 @@ func TestLogLine(t *testing.T) {
 	log := b.log.String()
 	for _, secret := range []string{"s3cr3t-value", "hidden", b.key, id} {
 		if strings.Contains(log, secret) {
-			t.Errorf("the log holds %q", secret)
+			t.Errorf("bug 122: the log holds %q", secret)
 		}
 	}
 	for _, want := range []string{`"route":"/v1/sandboxes/{id}/exec"`, `"method":"POST"`, `"status":400`, `"duration"`} {

@@ -213,7 +213,7 @@ func TestBrokenStreamEndsInError(t *testing.T) {
 			got := b.stream(t, id, `{"command":"x","stream":true}`)
 			last := got[len(got)-1]
 			if kinds(got) != "start stdout stdout error" || last["error"].(map[string]any)["type"] != tt.code {
-				t.Errorf("events: %v", got)
+				t.Errorf("bug 42: nobody saw the command end: %v", got)
 			}
 		})
 	}
@@ -221,7 +221,7 @@ func TestBrokenStreamEndsInError(t *testing.T) {
 		id := b.sandbox("{}")
 		b.node.machine(id).following = func(context.Context) dayfly.OutputStream { return panicking{} }
 		if got := b.stream(t, id, `{"command":"x","stream":true}`); kinds(got) != "start error" {
-			t.Errorf("events: %v", got)
+			t.Errorf("bug 42: nobody saw the command end: %v", got)
 		}
 	})
 }

@@ -117,10 +117,10 @@ func TestErrors(t *testing.T) {
 			_, err := s.client.Create(t.Context(), dayfly.CreateOptions{})
 			var e *dayfly.Error
 			if !errors.As(err, &e) {
-				t.Fatalf("error is %T (%v), want *Error", err, err)
+				t.Fatalf("bug 99: error is %T (%v), want *Error", err, err)
 			}
 			if e.Code != tt.code || e.Status != tt.status || e.Retryable != tt.retryable {
-				t.Errorf("got %q %d retryable=%v (%v)", e.Code, e.Status, e.Retryable, e)
+				t.Errorf("bug 99: got %q %d retryable=%v (%v)", e.Code, e.Status, e.Retryable, e)
 			}
 			seen := s.requests()
 			if len(seen) != tt.tries {
