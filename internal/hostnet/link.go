@@ -114,7 +114,8 @@ func (p pair) newLink(sandboxFD int) *nl.NetlinkRequest {
 }
 
 // configureInside gives the sandbox its loopback and its address, with the gateway as its only neighbour, and the default
-// route.
+// route. The way to the gateway is a route and no peer of the address: gVisor removes the address by its plain form when it
+// takes it over.
 func (p pair) configureInside(inside *rtnl) error {
 	answers, errs := inside.do(getLink(peerName))
 	if errs[0] != nil {
@@ -129,7 +130,9 @@ func (p pair) configureInside(inside *rtnl) error {
 	_, errs = inside.do(
 		request(unix.RTM_SETLINK, 0, upHeader(loopbackIndex)),
 		request(unix.RTM_SETLINK, 0, upHeader(index)),
-		newAddress(index, p.address, p.gateway),
+		newAddress(index, p.address, p.address),
+		request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, routeHeader(32, unix.RT_SCOPE_LINK),
+			nl.NewRtAttr(unix.RTA_DST, gateway[:]), numberAttr(unix.RTA_OIF, uint32(index))),
 		request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, route,
 			nl.NewRtAttr(unix.RTA_GATEWAY, gateway[:]), numberAttr(unix.RTA_OIF, uint32(index))))
 	return named("configure "+peerName+" inside", errs)
