@@ -183,12 +183,15 @@ func (s *Server) Dayfly(ctx context.Context, args ...string) Output {
 	return s.Run(ctx, Command{Args: args})
 }
 
-// Cmd prepares a run of the program; the caller starts it. Settings of the caller's environment do not reach it.
+// EnvIsolation is what isolation auto means for the servers that tests start. It alone of the caller's settings reaches them.
+const EnvIsolation = "DAYFLY_ISOLATION_AUTO"
+
+// Cmd prepares a run of the program; the caller starts it. Settings of the caller's environment do not reach it, but EnvIsolation.
 func (s *Server) Cmd(ctx context.Context, c Command) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.binary, c.Args...)
 	cmd.Stdin, cmd.Dir = c.Stdin, c.Dir
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "DAYFLY_") {
+		if !strings.HasPrefix(kv, "DAYFLY_") || strings.HasPrefix(kv, EnvIsolation+"=") {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
