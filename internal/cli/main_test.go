@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,9 @@ const asCommand = "DAYFLY_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) == "" {
+		if signal.Ignored(syscall.SIGHUP) { // as below nohup; what is started here would ignore it as well
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+		}
 		os.Exit(m.Run())
 	}
 	extra := &cobra.Command{Use: "extra", Short: "A command of the program", RunE: func(*cobra.Command, []string) error { return nil }}
