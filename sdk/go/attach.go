@@ -372,7 +372,8 @@ func (a *Attachment) end(err error) {
 }
 
 // Write implements io.Writer with the command's input. It blocks while the command does not read, and while the connection is
-// being taken up again. After an error some of p may have been delivered.
+// being taken up again. It delivers at most once: what was on its way when the connection broke may be lost, and
+// is never there twice; PipeStdin is for input that must arrive whole. After an error some of p may have been delivered.
 func (a *Attachment) Write(p []byte) (int, error) {
 	for sent := 0; ; {
 		conn, err := a.current()
