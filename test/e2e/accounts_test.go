@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -27,8 +28,13 @@ func TestBug17AnotherAccountsSandboxIsNotFoundOnEveryRoute(t *testing.T) {
 	sh(t, b, "echo mine > file; sleep 600 & true")
 	process := try(t, b, "true").ID
 
-	bodies := map[string]string{"exec": `{"command":"id"}`, "extend": `{"additional_minutes":1}`, "signal": `{"signal":"KILL"}`, "PATCH": `{"labels":{}}`, "PUT files": `{"path":"file","content":"x"}`}
-	queries := map[string]string{"content": "?path=file", "archive": "?path=file", "files": "?path=file"}
+	bodies := map[string]string{
+		"exec": `{"command":"id"}`, "extend": `{"additional_minutes":1}`, "signal": `{"signal":"KILL"}`, "POST processes": `{"command":"id"}`,
+		"resize": `{"cols":80,"rows":24}`, "mkdir": `{"path":"made"}`, "chmod": `{"path":"file","mode":"0600"}`,
+		"move": `{"from":"file","to":"moved"}`, "search": `{"pattern":"mine"}`,
+		"PATCH": `{"labels":{}}`, "PUT files": `{"path":"file","content":"x"}`,
+	}
+	queries := map[string]string{"content": "?path=file", "archive": "?path=file", "files": "?path=file", "stat": "?path=file", "watch": "?path=."}
 	tried := 0
 	for path, methods := range contractPaths(t) {
 		if !strings.HasPrefix(path, "/v1/sandboxes/{id}") {
@@ -36,14 +42,9 @@ func TestBug17AnotherAccountsSandboxIsNotFoundOnEveryRoute(t *testing.T) {
 		}
 		for _, method := range methods {
 			last := path[strings.LastIndex(path, "/")+1:]
-			url := strings.NewReplacer("{id}", b.ID, "{pid}", process).Replace(path)
-			body := bodies[last]
-			if body == "" {
-				body = bodies[method]
-			}
-			if method == "PUT" && last == "files" {
-				body, url = bodies["PUT files"], url+""
-			} else {
+			url := strings.NewReplacer("{id}", b.ID, "{pid}", process, "{port}", "80").Replace(path)
+			body := cmp.Or(bodies[method+" "+last], bodies[last], bodies[method])
+			if method+last != "PUTfiles" {
 				url += queries[last]
 			}
 			headers := []string{}
