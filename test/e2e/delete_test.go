@@ -101,6 +101,10 @@ func TestDeleteInEveryState(t *testing.T) {
 		{"its agent was killed", func(t *testing.T, b *sdk.Sandbox) {
 			killFirst(t, s, b)
 			dead(t, s, b.ID, deleteMax)
+			within(t, deleteMax, "the server knows", func() (bool, string) { // a DELETE before it does is the reason of the end
+				info := mustGet(t, c, b.ID)
+				return info.Status.Ended(), string(info.Status)
+			})
 		}, sdk.StatusFailed},
 		{"after memory ran out", func(t *testing.T, b *sdk.Sandbox) {
 			if res := try(t, b, "python3 -c 'x = bytearray(10**10)'"); !res.OOMKilled {
