@@ -256,18 +256,26 @@ func (m *Manager) livesUnderLease(held holdings, id string) (bool, error) {
 	return false, nil
 }
 
-// hasProcess tells whether a machine, under a valid lease or not, has a process. One that cannot be looked at counts as alive.
+// hasProcess tells whether a machine, under a valid lease or not, has a process. One that no driver can look at counts as alive; a
+// driver that does not work here is no such.
 func (m *Manager) hasProcess(ctx context.Context, id string) bool {
+	looked := false
 	for _, d := range m.drivers {
+		var alive bool
+		var err error
 		if a, tells := d.(aliver); tells {
-			if alive, err := a.Alive(id); alive || err != nil {
-				return true
-			}
-		} else if ids, err := d.List(ctx); err != nil || slices.Contains(ids, id) {
+			alive, err = a.Alive(id)
+		} else {
+			var ids []string
+			ids, err = d.List(ctx)
+			alive = slices.Contains(ids, id)
+		}
+		if err == nil && alive {
 			return true
 		}
+		looked = looked || err == nil
 	}
-	return false
+	return !looked
 }
 
 // brake tells why nothing may be removed, or nothing: it is more likely that this program cannot see what owns the machines

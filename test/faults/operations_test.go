@@ -364,6 +364,38 @@ func (o *imageOp) check(w *world) error {
 	return nil
 }
 
+// imageRemovalOp imports an image under a name of its own and removes it.
+type imageRemovalOp struct {
+	imageOp
+	made bool
+}
+
+func (o *imageRemovalOp) String() string { return "removal of " + o.imageOp.String() }
+
+func (o *imageRemovalOp) run(w *world) (bool, error) {
+	if !o.made {
+		settled, err := o.imageOp.run(w)
+		if o.made = settled && err == nil; !o.made {
+			return settled, err
+		}
+	}
+	a := w.do("DELETE", "/v1/images/"+o.name, "", nil)
+	if a.cut() {
+		return false, nil
+	}
+	if a.status != 200 && a.status != 204 && a.status != 404 { // the latter: by the one that lost its answer
+		return true, fmt.Errorf("%s answered %s", o, a)
+	}
+	return true, nil
+}
+
+func (o *imageRemovalOp) check(w *world) error {
+	if a := w.do("GET", "/v1/images/"+o.name, "", nil); a.status != 404 {
+		return fmt.Errorf("%s: it is there: %s", o, a)
+	}
+	return nil
+}
+
 // provoke gives an operation that comes past a point, or nil.
 func (w *world) provoke(point string, round int, b *box) operation {
 	key := fmt.Sprintf("%s-provoke-%d", w.tag, round)
@@ -371,6 +403,8 @@ func (w *world) provoke(point string, round int, b *box) operation {
 		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(point, word) })
 	}
 	switch {
+	case has("image.removed"):
+		return &imageRemovalOp{imageOp: imageOp{key: key, name: fmt.Sprintf("provoked-%d", round)}}
 	case has("image."):
 		return &imageOp{key: key, name: "provoked"}
 	case has(".key."):
