@@ -10,7 +10,7 @@ import (
 )
 
 // leakWait is how long goroutines of the tests may take to end.
-const leakWait = 5 * time.Second
+const leakWait = 30 * time.Second
 
 // TestMain fails when a goroutine of ours outlives the tests.
 func TestMain(m *testing.M) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-const forgetWait = 10 * time.Second // for the kernel to take closed connections off a count
+const forgetWait = 30 * time.Second // for the kernel to take closed connections off a count
 
 // TestFlowLimit: one sandbox cannot fill the connection table of the host, and its neighbour notices nothing.
 func TestFlowLimit(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	eventuallyWait = 5 * time.Second // for what follows a kernel event in another goroutine
+	eventuallyWait = 30 * time.Second // for what follows a kernel event in another goroutine
 	eventuallyStep = 5 * time.Millisecond
 )
 

@@ -22,7 +22,7 @@ import (
 
 const (
 	removeMax = 50 * time.Millisecond // idle: below 1
-	roomWait  = 10 * time.Second      // until room is back; the product promises 5, on a machine that is not overloaded
+	roomWait  = 30 * time.Second      // until room is back; the product promises 5, on a machine that is not overloaded
 )
 
 func TestMain(m *testing.M) { disktest.Main(m) }
