@@ -96,7 +96,7 @@ func TestGoSDK(t *testing.T) {
 			break
 		}
 	}
-	if !slices.Equal(listed, []sdk.LifeEventType{sdk.SandboxAccepted, sdk.SandboxRunning, sdk.SandboxExtended, sdk.SandboxDeleting, sdk.SandboxEnded}) || len(followed) != 1 {
+	if !slices.Equal(listed, []sdk.LifeEventType{sdk.SandboxAccepted, sdk.SandboxRunning, sdk.SandboxExtended, sdk.SandboxPaused, sdk.SandboxResumed, sdk.SandboxDeleting, sdk.SandboxEnded}) || len(followed) != 1 {
 		t.Errorf("events: %v, followed %v", listed, followed)
 	}
 	if _, err := sb.Exec(ctx, sdk.Command("true"), sdk.ExecOptions{}); sdk.ErrorCode(err) != sdk.CodeGone {
