@@ -20,6 +20,9 @@ import (
 // waitMax bounds every wait for text or for the program's end, on a busy machine.
 const waitMax = 60 * time.Second
 
+// lastMax is how long what a program wrote last may be on its way once it has ended.
+const lastMax = 2 * time.Second
+
 // keepMax is how much of the screen's bytes is kept, from the end.
 const keepMax = 64 << 20
 
@@ -123,7 +126,7 @@ func (c *Console) Expect(text string) string {
 	c.t.Helper()
 	deadline := time.AfterFunc(waitMax, c.cond.Broadcast)
 	defer deadline.Stop()
-	began := time.Now()
+	began, ended := time.Now(), time.Time{} // ended is when the program was first seen to be over
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -132,11 +135,12 @@ func (c *Console) Expect(text string) string {
 			c.at += i + len(text)
 			return got
 		}
-		if time.Since(began) >= waitMax || c.over() && time.Since(began) > time.Second {
+		if time.Since(began) >= waitMax || !ended.IsZero() && time.Since(ended) >= lastMax {
 			c.t.Fatalf("%q did not come; since the last that did: %q", text, tail(c.seen[c.at:]))
 		}
-		if c.over() { // what it wrote last may be on its way
-			time.AfterFunc(time.Second, c.cond.Broadcast)
+		if ended.IsZero() && c.over() {
+			ended = time.Now()
+			time.AfterFunc(lastMax, c.cond.Broadcast)
 		}
 		c.cond.Wait()
 	}
