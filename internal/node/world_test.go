@@ -404,10 +404,12 @@ func (d *spyDriver) Reclaim(ctx context.Context, id string) error {
 // spyInstance is a real machine whose counters and connections a test holds.
 type spyInstance struct {
 	dayfly.Instance
-	driver *spyDriver
-	ooms   atomic.Int64
-	broken atomic.Pointer[error]                // of Dial
-	other  atomic.Pointer[func(agent net.Conn)] // who answers instead of the agent, until its connection is closed
+	driver   *spyDriver
+	ooms     atomic.Int64
+	broken   atomic.Pointer[error]                // of Dial
+	freezing atomic.Pointer[func()]               // called before it is paused or resumed
+	unfrozen atomic.Pointer[error]                // of Pause, once it has done its work
+	other    atomic.Pointer[func(agent net.Conn)] // who answers instead of the agent, until its connection is closed
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -432,6 +434,33 @@ func (i *spyInstance) Dial(ctx context.Context) (net.Conn, error) {
 		i.conns = append(i.conns, conn)
 	}
 	return conn, err
+}
+
+func (i *spyInstance) Pause(ctx context.Context) error {
+	if hang := i.freezing.Load(); hang != nil {
+		(*hang)()
+	}
+	err := i.Instance.(dayfly.Pauser).Pause(ctx)
+	if fail := i.unfrozen.Load(); fail != nil {
+		return *fail
+	}
+	return err
+}
+
+func (i *spyInstance) Resume(ctx context.Context) error {
+	if hang := i.freezing.Load(); hang != nil {
+		(*hang)()
+	}
+	return i.Instance.(dayfly.Pauser).Resume(ctx)
+}
+
+func (i *spyInstance) Paused() (bool, error) { return i.Instance.(dayfly.Pauser).Paused() }
+
+// dialled gives every connection that was made.
+func (i *spyInstance) dialled() []net.Conn {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.conns)
 }
 
 // cut breaks every connection and tells how many there were.

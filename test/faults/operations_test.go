@@ -409,6 +409,8 @@ func (w *world) provoke(point string, round int, b *box) operation {
 		return &imageOp{key: key, name: "provoked"}
 	case has(".key."):
 		return &keyOp{key: key}
+	case has(".pause.", ".resume."):
+		return &pauseOp{key: key, steps: []string{"pause", "resume"}}
 	case b == nil:
 	case has("exec."):
 		return &execOp{b: b, key: key}
@@ -458,6 +460,13 @@ func (w *world) choose(rng *rand.Rand, round int) []operation {
 	}
 	if rng.IntN(4) == 0 {
 		ops = append(ops, &imageOp{key: name("image", 0), name: fmt.Sprint("small-", rng.IntN(2))})
+	}
+	if rng.IntN(2) == 0 {
+		o := &pauseOp{key: name("pause", 0)}
+		for range 1 + rng.IntN(4) {
+			o.steps = append(o.steps, []string{"pause", "resume"}[rng.IntN(2)])
+		}
+		ops = append(ops, o)
 	}
 	return ops
 }

@@ -130,6 +130,9 @@ func (w *world) agree() error {
 		if err := w.sameFiles(); err != nil {
 			return err
 		}
+		if err := w.samePauses(); err != nil {
+			return err
+		}
 		return w.audited()
 	})
 }
@@ -157,14 +160,14 @@ func (w *world) live() (live, running []string, err error) {
 	all, err := w.sandboxes("")
 	for _, r := range all {
 		live = append(live, r.ID)
-		if r.Status == "running" {
+		if r.Status == "running" || r.Status == "paused" {
 			running = append(running, r.ID)
 		}
 	}
 	return live, running, err
 }
 
-// sameMachines: no machine without a record, and no record that says running without a machine.
+// sameMachines: no machine without a record, and no record that says running or paused without a machine.
 func (w *world) sameMachines() error {
 	_, running, err := w.live()
 	if err != nil {

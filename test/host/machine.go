@@ -36,6 +36,19 @@ func (s *Server) Lives(id string) (bool, error) {
 	return g.Populated()
 }
 
+// Frozen tells whether the kernel has the sandbox's processes frozen, or is about to.
+func (s *Server) Frozen(id string) (bool, error) {
+	h, err := cgroup.Detect("/")
+	if err != nil {
+		return false, err
+	}
+	g, err := h.Group(s.Installation, id)
+	if err != nil {
+		return false, err
+	}
+	return g.Freezing()
+}
+
 // WaitDead waits until no process of the sandbox lives, told by the kernel, and gives the time of that.
 func (s *Server) WaitDead(ctx context.Context, id string) (time.Time, error) {
 	h, err := cgroup.Detect("/")
