@@ -8,7 +8,7 @@ AGENT := internal/driver/linux/embedded/dayfly-agent
 IMAGE ?= base
 ROUNDS ?= 60
 
-.PHONY: all build agent helper deps image wheels check vet test test-vm faults faults-binary demo bench fuzz clean
+.PHONY: all build agent helper deps image wheels check vet test test-vm faults faults-binary demo bench compat fuzz clean
 
 all: build
 
@@ -69,6 +69,13 @@ demo: image wheels build
 bench: image build
 	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" \
 		DAYFLY_ISOLATION_AUTO="$(or $(ISOLATION),linux)" go run ./bench
+
+## compat: real programs inside each isolation, written to docs/COMPATIBILITY.md (fetches about 320 MB of packages once)
+compat: image wheels build
+	@$(MAKE) --no-print-directory image IMAGE=base-node
+	@scripts/compat/fetch.sh bin/compat
+	@scripts/root.sh env PATH="$$PATH" GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" \
+		DAYFLY_TEST_BIN="$$PWD/bin" go run ./scripts/compat
 
 ## fuzz: every fuzz target for FUZZTIME (default 30s)
 fuzz: agent

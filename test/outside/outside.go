@@ -36,6 +36,8 @@ type World struct {
 // Options say what the world holds.
 type Options struct {
 	Wheels string // directory of wheels that the package index serves, or empty for no index
+	// Further is what else is served, by the pattern of its path; or nil.
+	Further map[string]http.Handler
 }
 
 // subnets are where worlds get their addresses from: documentation ranges, never routed anywhere.
@@ -94,6 +96,9 @@ func (w *World) handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/git/", gitHandler(w.dir))
 	mux.Handle("/upload/", w.Uploads)
+	for pattern, h := range o.Further {
+		mux.Handle(pattern, h)
+	}
 	if o.Wheels != "" {
 		mux.Handle("/simple/", indexHandler(o.Wheels))
 		mux.Handle("/wheels/", http.StripPrefix("/wheels/", http.FileServer(http.Dir(o.Wheels))))
