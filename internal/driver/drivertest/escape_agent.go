@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -201,6 +202,7 @@ func (m *machine) heldFault(fd string, info, host os.FileInfo) string {
 // of what it sees, and what limits it belongs to the host.
 func groupOfPIDOne(t *testing.T, s *suite) {
 	m := s.start(t)
+	seen := 0
 	for _, pid := range m.onHost(t) {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 		for _, fd := range fds {
@@ -209,9 +211,13 @@ func groupOfPIDOne(t *testing.T, s *suite) {
 				continue
 			}
 			if fs.Type == unix.CGROUP2_SUPER_MAGIC || fs.Type == unix.CGROUP_SUPER_MAGIC {
-				m.groupFaults(t, fd)
+				groupFaults(t, fd)
+				seen++
 			}
 		}
+	}
+	if !s.UserKernel && seen == 0 {
+		t.Error("PID 1 holds no control group: nothing was looked at")
 	}
 	// Nothing inside can have the kernel start a program when a group is empty, or see a group.
 	for _, path := range []string{"/sys/fs/cgroup/release_agent", "/sys/fs/cgroup/cgroup.kill", "/sys/fs/cgroup/cgroup.procs"} {
@@ -221,7 +227,8 @@ func groupOfPIDOne(t *testing.T, s *suite) {
 	}
 }
 
-func (m *machine) groupFaults(t *testing.T, fd string) {
+// groupFaults looks at a control group that somebody inside holds.
+func groupFaults(t *testing.T, fd string) {
 	t.Helper()
 	own, err := os.Stat(fd)
 	up, uerr := os.Stat(fd + "/..")
@@ -259,9 +266,18 @@ func killAll(t *testing.T, s *suite) {
 	neighbour.run(t, asUser, "true")
 }
 
-// crashes has a program raise its limit of core files, crash, and looks for what that left. On the host the same leaves a file.
+// crashes has a program raise its limit of core files, crash, and looks for what that left. On the host the same leaves a file,
+// where core_pattern and the limits of this test let it.
 func crashes(t *testing.T, s *suite) {
-	m := s.start(t)
+	m, dir := s.start(t), t.TempDir()
+	crash := exec.Command(s.hostProgram(t).path, "attempt", "crash")
+	crash.Dir, crash.Env = dir, []string{"GOTRACEBACK=crash"}
+	if err := crash.Run(); err == nil {
+		t.Error("the crash is none")
+	}
+	if left, _ := filepath.Glob(dir + "/core*"); len(left) == 0 {
+		t.Log("no control: the host leaves no core file either")
+	}
 	r := m.exec(t, dayfly.ProcessSpec{
 		Argv: []string{s.Inside, "attempt", "crash"}, User: asRoot, Cwd: "/home/user", Env: map[string]string{"GOTRACEBACK": "crash"},
 	})
