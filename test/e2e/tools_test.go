@@ -120,3 +120,14 @@ func TestBug76LargeFilesFlowThroughTheServer(t *testing.T) {
 		return got == "big", got
 	})
 }
+
+// A file of the image that is first linked moves to the sandbox's own disk. Nobody inside sees that: git, for one, refuses to
+// clone a repository whose files do.
+func TestAFileOfTheImageStaysTheSame(t *testing.T) {
+	_, c := shared(t)
+	b := box(t, c, sdk.CreateOptions{})
+	out := sh(t, b, "stat -c %d:%i /etc/debian_version; sudo ln /etc/debian_version /etc/other; stat -c %d:%i /etc/other")
+	if before, after, _ := strings.Cut(out, "\n"); before != after || before == "" {
+		t.Errorf("it was %s and its other name is %s", before, after)
+	}
+}

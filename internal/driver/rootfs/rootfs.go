@@ -229,7 +229,9 @@ func overlay(p layerPaths) (int, error) {
 	if err := setLower(fs, p.lower); err != nil {
 		return -1, err
 	}
-	for _, o := range [][2]string{{"upperdir", p.upper + "/u"}, {"workdir", p.upper + "/w"}} {
+	// xino: a file of the image keeps its inode number when it is first written or linked, though it moves to another file
+	// system then. Without it, git refuses to clone a repository that the image holds.
+	for _, o := range [][2]string{{"upperdir", p.upper + "/u"}, {"workdir", p.upper + "/w"}, {"xino", "on"}} {
 		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
 			return -1, fmt.Errorf("set %s: %w", o[0], err)
 		}
