@@ -2,7 +2,7 @@
 // sandboxes over HTTP, and in the same run the floor, which is the same program started on the bare host. Rounds are
 // interleaved, because other load moves the milliseconds: read the ratios. It needs root and the base image.
 //
-//	go run ./bench [-rounds 60] [-only first,exec,output,files,burst,idle] [-o results.json]
+//	go run ./bench [-rounds 60] [-only first,exec,pause,output,files,burst,idle] [-o results.json]
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 	rounds := flag.Int("rounds", 60, "rounds of each interleaved figure")
 	binary := flag.String("bin", "bin/dayfly", "the binary to measure")
 	image := flag.String("image", "bin/base.tar.zst", "the base image")
-	only := flag.String("only", "", "comma-separated groups: first, exec, output, files, burst, idle (default all)")
+	only := flag.String("only", "", "comma-separated groups: first, exec, pause, output, files, burst, idle (default all)")
 	out := flag.String("o", "", "write the results as JSON to this file too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -72,7 +72,7 @@ func run(ctx context.Context, binary, image string, rounds int, only, out string
 		name    string
 		measure func(context.Context, *server, int) ([]figure, error)
 	}{
-		{"first", measureRounds}, {"exec", measureExec}, {"output", measureOutput}, {"files", measureFiles},
+		{"first", measureRounds}, {"exec", measureExec}, {"pause", measurePause}, {"output", measureOutput}, {"files", measureFiles},
 		{"burst", measureBurst}, {"idle", measureIdle},
 	}
 	for _, g := range groups {

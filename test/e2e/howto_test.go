@@ -24,7 +24,7 @@ func TestHowTosWork(t *testing.T) {
 			t.Skip(tool, " is not installed")
 		}
 	}
-	for _, page := range []string{"stream-output.md", "watch-and-search.md", "move-files.md"} {
+	for _, page := range []string{"stream-output.md", "watch-and-search.md", "move-files.md", "pause.md"} {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", "howto", page))

@@ -382,13 +382,8 @@ func TestBug91OutputFlowsAfterAPause(t *testing.T) {
 		t.Fatalf("%d %s (%v)", a.status, a.body, err)
 	}
 	id := a.field("id")
-	g := group(t, s, b.ID)
-	if err := g.Freeze(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Thaw(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pause(t, s, b)
+	resume(t, s, b)
 	out := outputOf(t, s, base+"/"+id+"/output?follow=true")
 	for _, text := range []string{"x", strings.Repeat("y", 8000), "short", strings.Repeat("z", 1<<20), "last"} {
 		if a, err := request(t.Context(), s, adminKey(t, s), "POST", base+"/"+id+"/stdin", text+"\n", "Content-Type", "application/octet-stream"); err != nil || a.status >= 300 {
