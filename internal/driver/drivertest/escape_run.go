@@ -96,25 +96,26 @@ func control(t *testing.T, host hostProgram, got string, a attempt) {
 	if op == "" {
 		op = a.try
 	}
-	if there := host.attempt(t, apartFromHost, op); there == got {
+	there := host.attempt(t, apartFromHost, op)
+	if there == got {
 		t.Skipf("refused inside (%s), but the host answers the same", got)
 	}
+	t.Logf("%s answers %s on the host", op, there)
 }
 
-// hostProgram is the inside program, to be run on the host.
-type hostProgram struct{ path, lower string }
+// hostProgram is the inside program, to be run on the host: its path, in a directory of its own.
+type hostProgram struct{ path string }
 
 // apartFromHost are the namespaces in which an attempt on the host leaves nothing there.
 const apartFromHost = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET
 
 func (s *suite) hostProgram(t *testing.T) hostProgram {
 	t.Helper()
-	lower := s.Spec(t).Root.Lower[0]
-	b, err := os.ReadFile(filepath.Join(lower, s.Inside))
+	b, err := os.ReadFile(filepath.Join(s.Spec(t).Root.Lower[0], s.Inside))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := hostProgram{path: filepath.Join(t.TempDir(), "inside"), lower: lower}
+	p := hostProgram{path: filepath.Join(t.TempDir(), "inside")}
 	if err := os.WriteFile(p.path, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +128,12 @@ func (p hostProgram) attempt(t *testing.T, namespaces uintptr, op string) string
 	cmd := exec.Command(p.path, append([]string{"attempt"}, strings.Fields(op)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: namespaces, Pdeathsig: unix.SIGKILL}
 	cmd.Dir = t.TempDir()
-	if strings.HasPrefix(op, "chroot_dance") { // out of the machine's image to the host
-		cmd.Path, cmd.SysProcAttr.Chroot, cmd.Dir = "/bin/inside", p.lower, "/"
+	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	if strings.HasPrefix(op, "chroot_dance") { // out of a directory that looks like a machine's root, to the host's
+		root := filepath.Dir(p.path)
+		file(t, root+"/inside-marker")
+		directory(t, root+"/tmp")
+		cmd.Path, cmd.SysProcAttr.Chroot, cmd.Dir, cmd.Env = "/inside", root, "/", []string{"TMPDIR=/tmp"}
 	}
 	out, err := cmd.Output()
 	if err != nil {

@@ -42,15 +42,18 @@ func request(family int, kind, flags uint16, body []byte) error {
 	if n < netlinkHead+4 {
 		return io.ErrUnexpectedEOF
 	}
+	if kind := binary.NativeEndian.Uint16(b[4:]); kind != unix.NLMSG_ERROR {
+		return nil // what was asked for
+	}
 	if errno := int32(binary.NativeEndian.Uint32(b[netlinkHead:])); errno != 0 {
 		return unix.Errno(-errno)
 	}
 	return nil
 }
 
-// addLink makes an interface that leads nowhere.
+// addLink makes a pair of interfaces.
 func addLink() error {
-	info := attribute(unix.IFLA_INFO_KIND, []byte("dummy"))
+	info := attribute(unix.IFLA_INFO_KIND, []byte("veth"))
 	body := append(make([]byte, unix.SizeofIfInfomsg), attribute(unix.IFLA_IFNAME, []byte("attempt0\x00"))...)
 	body = append(body, attribute(unix.IFLA_LINKINFO, info)...)
 	return request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
