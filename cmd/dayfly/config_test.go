@@ -145,7 +145,7 @@ func TestPurgeKeepsWhatIsNotDayflys(t *testing.T) {
 	}{{"own directory", "", false}, {"shared directory", "thesis.txt", true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
-			for _, name := range []string{"images/x/usr", "leases", "state", "logs", "warden", "pool"} {
+			for _, name := range []string{"images/x/usr", "leases", "state", "helpers/sum", "logs", "warden", "pool"} {
 				if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 					t.Fatal(err)
 				}

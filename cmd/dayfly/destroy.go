@@ -301,7 +301,7 @@ func (d *destroyer) purge() error {
 func ownName(name string) bool {
 	name = strings.TrimSuffix(name, ".new")
 	return slices.Contains([]string{
-		installationFile, nodeFile, imagesDir, stateDir, logsDir, serverLockFile, serverInfoFile, adminKeyFile,
+		installationFile, nodeFile, imagesDir, stateDir, helpersDir, logsDir, serverLockFile, serverInfoFile, adminKeyFile,
 		"leases", "warden", "pool", "pool.img", "plain",
 	}, name) || strings.HasPrefix(name, databaseFile) // with its -wal and -shm
 }
