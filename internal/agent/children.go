@@ -102,6 +102,13 @@ func (c *children) owns(p *process) bool {
 	return c.marks.owns(p)
 }
 
+// leads tells whether p's leader has not been reaped yet.
+func (c *children) leads(p *process) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaders[p.kin.pid] == p
+}
+
 // signal sends sig to the process group of p's leader, unless that was reaped already.
 func (c *children) signal(p *process, sig unix.Signal) error {
 	c.mu.Lock()

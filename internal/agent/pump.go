@@ -41,6 +41,9 @@ func (t *try) pump(stream int) {
 			break
 		}
 	}
+	if t.tty.kernelForgets() {
+		p.hangUpGroup()
+	}
 	t.tty.hangUp()
 	if keep {
 		p.part()

@@ -120,6 +120,38 @@ func (t *terminal) hangUp() {
 	}
 }
 
+// kernelForgets tells, of a terminal or nil, whether its kernel hangs nobody up when the terminal's leader exits. Such a kernel
+// does not tell the terminal's other end of its foreground group either, which Linux does.
+func (t *terminal) kernelForgets() bool {
+	forgets := false
+	if t != nil {
+		t.control(func(fd int) {
+			_, err := unix.IoctlGetUint32(fd, unix.TIOCGPGRP)
+			forgets = err == unix.ENOTTY
+		})
+	}
+	return forgets
+}
+
+// hangUpGroup does what Linux does when the leader of a terminal has exited: it hangs up those of the leader's group that are left.
+func (p *process) hangUpGroup() {
+	p.mu.Lock()
+	leader := p.kin.pid
+	p.mu.Unlock()
+	if p.agent.children.leads(p) {
+		return
+	}
+	for _, pid := range p.marked() {
+		if group, err := unix.Getpgid(pid); err != nil || group != leader {
+			continue
+		}
+		if session, err := unix.Getsid(pid); err == nil && session == leader {
+			_ = unix.Kill(pid, unix.SIGHUP)
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
+	}
+}
+
 // control calls f with the agent's end, unless the terminal has ended.
 func (t *terminal) control(f func(fd int)) {
 	if raw, err := t.master.SyscallConn(); err == nil {

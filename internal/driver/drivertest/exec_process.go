@@ -14,11 +14,15 @@ import (
 // terminalIsReal: a terminal is the command's own in every respect, whoever runs it and whatever the sandbox did to its devices.
 func terminalIsReal(t *testing.T, s *suite) {
 	g := s.guest(t)
+	foreground := "ps -o tpgid= -p $$ | (read a; test $a = $$ && echo yes)"
+	if s.UserKernel {
+		foreground = "stty echo && echo yes" // /proc does not tell there; nobody else may change the terminal
+	}
 	for _, tt := range []struct{ name, command, want string }{
 		{"its three streams", "test -t 0 -a -t 1 -a -t 2 && echo yes", "yes\n"},
 		{"owner", `test -O "$(tty)" && echo yes`, "yes\n"},
 		{"controlling", "echo yes > /dev/tty", "yes\n"},
-		{"in the foreground", "ps -o tpgid= -p $$ | (read a; test $a = $$ && echo yes)", "yes\n"},
+		{"in the foreground", foreground, "yes\n"},
 		{"environment", "echo $TERM ${COLUMNS-no} ${LINES-no}", "xterm-256color no no\n"},
 		{"opened by name", `exec 3<>"$(tty)"; echo yes >&3`, "yes\n"},
 		{"another one", `script -qc "stty size; echo yes" /dev/null < /dev/null | tr -d '\r' | tail -n 1`, "yes\n"},
