@@ -64,7 +64,7 @@ const (
 
 // Status gives the terminal status that a sandbox with this end reason has.
 func (r EndReason) Status() Status {
-	if r == EndStartupFailed || r == EndCrashed {
+	if r == EndStartupFailed || r == EndCrashed || r == EndOOM {
 		return StatusFailed
 	}
 	return StatusDeleted

@@ -309,7 +309,7 @@ func TestStuck(t *testing.T) {
 
 func TestEndings(t *testing.T) {
 	for why, status := range map[dayfly.EndReason]dayfly.Status{
-		dayfly.EndCrashed: dayfly.StatusFailed, dayfly.EndLeaseExpired: dayfly.StatusDeleted, dayfly.EndOOM: dayfly.StatusDeleted, "": dayfly.StatusFailed,
+		dayfly.EndCrashed: dayfly.StatusFailed, dayfly.EndLeaseExpired: dayfly.StatusDeleted, dayfly.EndOOM: dayfly.StatusFailed, "": dayfly.StatusFailed,
 	} {
 		bubble(t, "reason "+string(why), control.Config{}, func(t *testing.T, b *bed) {
 			sb := b.create(control.CreateSandbox{})

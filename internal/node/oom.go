@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
 )
 
 const (
@@ -99,4 +100,24 @@ func (b *Box) recallOOM(id string, e *dayfly.Exit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.OOMKilled = e.OOMKilled || b.oom.killed.has[id]
+}
+
+// blameMemory makes oom of the crash of a machine that nobody here watched, if its driver tells so. It must be asked before
+// anything of the machine is removed: the counter goes with its control group.
+func (m *Manager) blameMemory(e *control.Ending, driver dayfly.Isolation) {
+	if e.Reason != dayfly.EndCrashed || m.probes[driver].OOM != dayfly.OOMEndsSandbox {
+		return
+	}
+	d, can := m.drivers[driver].(interface {
+		OutOfMemory(id string) (bool, error)
+	})
+	if !can {
+		return
+	}
+	switch lack, err := d.OutOfMemory(e.ID); {
+	case err != nil && dayfly.ErrorCode(err) != dayfly.CodeGone:
+		m.opt.Log.Warn("look whether a sandbox ran out of memory", "sandbox", e.ID, "error", err)
+	case lack:
+		e.Reason = dayfly.EndOOM
+	}
 }

@@ -239,6 +239,13 @@ func (m *Manager) lastKnown(id string, st state, rec dayfly.Sandbox, cause error
 
 // lost tells how a recorded sandbox that no longer runs, or shall not, ended.
 func (m *Manager) lost(rec dayfly.Sandbox, v verdict) control.Ending {
+	e := m.lostTo(rec, v)
+	m.blameMemory(&e, rec.Driver)
+	return e
+}
+
+// lostTo is lost for whom lack of memory is a crash.
+func (m *Manager) lostTo(rec dayfly.Sandbox, v verdict) control.Ending {
 	now := m.Now()
 	e := control.Ending{ID: rec.ID, At: now.Wall, Boot: now.Boot}
 	if rec.Status == dayfly.StatusProvisioning {

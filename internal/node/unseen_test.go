@@ -127,3 +127,41 @@ func TestWhatEndedUnseen(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatRanOutOfMemoryUnseen: under a driver where a lack of memory ends the machine, the start after that tells so, whether an
+// enforcer saw the end or nobody did; what the driver cannot tell is a crash.
+func TestWhatRanOutOfMemoryUnseen(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lack bool
+		err  error
+		seen bool
+		want dayfly.EndReason
+	}{
+		{name: "nobody saw it", lack: true, want: dayfly.EndOOM},
+		{name: "an enforcer saw it", lack: true, seen: true, want: dayfly.EndOOM},
+		{name: "something else ended it", want: dayfly.EndCrashed},
+		{name: "it cannot be told", err: errTest, want: dayfly.EndCrashed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.driver.lacks = func(id string) (bool, error) { return tt.lack, tt.err }
+			w.start()
+			sb := w.create()
+			sb.StampReady(w.clock.Now())
+			w.manager.Close()
+			w.kill(sb.ID)
+			if tt.seen {
+				w.leases.record(sb.ID, node.LeaseEnd{BootID: bootTest, Boot: w.clock.Now().Boot})
+			}
+			rec, err := w.restart(sb)
+			if err != nil || len(rec.Ended) != 1 {
+				t.Fatalf("Recover = %+v, %v", rec, err)
+			}
+			if e := rec.Ended[0]; e.Reason != tt.want {
+				t.Errorf("ended by %s, want %s", e.Reason, tt.want)
+			}
+			w.nothingOf(sb.ID)
+		})
+	}
+}

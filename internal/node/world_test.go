@@ -334,6 +334,7 @@ type spyDriver struct {
 	after   func(inst dayfly.Instance) error     // called when a machine runs, or nil
 	refuse  atomic.Pointer[error]                // of Reclaim and Instance.Destroy
 	wrapped func(inst *spyInstance)              // for each instance, or nil
+	lacks   func(id string) (bool, error)        // what OutOfMemory tells; memory ends the whole machine then. Or nil
 	mu      sync.Mutex
 	insts   map[string]*spyInstance
 }
@@ -343,8 +344,13 @@ func (d *spyDriver) Probe(ctx context.Context) dayfly.Capability {
 	if d.idle != 0 {
 		c.IdleBytes = d.idle
 	}
+	if d.lacks != nil {
+		c.OOM = dayfly.OOMEndsSandbox
+	}
 	return c
 }
+
+func (d *spyDriver) OutOfMemory(id string) (bool, error) { return d.lacks(id) }
 
 func (d *spyDriver) Start(ctx context.Context, spec dayfly.InstanceSpec) (dayfly.Instance, error) {
 	if d.before != nil {

@@ -158,6 +158,25 @@ func (d *Driver) Alive(id string) (bool, error) {
 	return group.Populated()
 }
 
+// OutOfMemory tells whether anything of a machine, which may be dead, was killed for lack of memory. CodeGone: its control group
+// is not there any more.
+func (d *Driver) OutOfMemory(id string) (bool, error) {
+	if d.unfit != nil {
+		return false, d.unfit
+	}
+	group, err := d.host.Group(d.installation, id)
+	if err != nil {
+		return false, err
+	}
+	counter, err := group.OOMCounter()
+	if err != nil {
+		return false, err
+	}
+	defer counter.Close()
+	kills, err := counter.Kills()
+	return kills > 0, err
+}
+
 // Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
 func (d *Driver) Reclaim(ctx context.Context, id string) error {
 	if d.unfit != nil {
