@@ -19,7 +19,8 @@ func guest(ctx context.Context) error {
 		cell.Failed(err)
 		return err
 	}
-	os.Clearenv() // it tuned the runtime and means nothing to commands
+	defer m.Shown.Close() // the path of the grant goes through it: without a holder the collector closes it before the agent has it
+	os.Clearenv()         // it tuned the runtime and means nothing to commands
 	err = agent.Serve(ctx, &guestListener{Listener: m.Listener}, agent.Config{
 		User: m.User, Workdir: m.Workdir, Env: m.Env, MemoryBytes: m.Memory, SwitchUser: true,
 		Granted: m.Duration(), GrantFile: fmt.Sprintf("/proc/self/fd/%d/grant", m.Shown.Fd()),
