@@ -2,6 +2,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +25,7 @@ func (r *run) burst(ctx context.Context) error {
 		r.skip(PartBurst, "", "it was not asked for")
 		return nil
 	}
-	s := samples{}
+	s, failed := samples{}, map[string]bool{}
 	for i := range burstRounds {
 		r.Progress(fmt.Sprintf("%d at once, %d of %d", r.Burst, i+1, burstRounds))
 		if r.python != "" {
@@ -34,10 +35,15 @@ func (r *run) burst(ctx context.Context) error {
 			}
 			s.add(bareBurst, Bare, time.Since(began))
 		}
-		for _, isolation := range r.isolations {
-			if err := r.burstOf(ctx, isolation, s); err != nil {
-				return fmt.Errorf("%s: %w", isolation, err)
+		err := r.eachIsolation(ctx, PartBurst, failed, func(isolation string) error {
+			err := r.burstOf(ctx, isolation, s)
+			if err != nil {
+				err = errors.Join(err, r.boxes.sweep(ctx)) // those that came to be
 			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	for _, isolation := range append([]string{Bare}, r.isolations...) {

@@ -34,14 +34,7 @@ var costFigures = []struct{ id, text string }{
 
 // costs runs the same program on the bare host and in a sandbox of each isolation, by turns.
 func (r *run) costs(ctx context.Context) error {
-	boxes := map[string]*sdk.Sandbox{}
-	for _, isolation := range r.isolations {
-		box, err := r.boxes.create(ctx, isolation)
-		if err != nil {
-			return err
-		}
-		boxes[isolation] = box
-	}
+	boxes, failed := map[string]*sdk.Sandbox{}, map[string]bool{}
 	s := map[sampleKey][]float64{}
 	for i := range costRounds {
 		r.Progress(fmt.Sprintf("what a program pays inside, %d of %d", i+1, costRounds))
@@ -56,14 +49,22 @@ func (r *run) costs(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", Bare, err)
 			}
 		}
-		for isolation, box := range boxes {
-			res, err := box.Exec(ctx, sdk.Argv(python, "-c", costsProgram), sdk.ExecOptions{Check: true, Timeout: costMax})
-			if err == nil {
-				err = spent(s, isolation, res.Stdout)
+		err := r.eachIsolation(ctx, PartCosts, failed, func(isolation string) error {
+			if boxes[isolation] == nil {
+				box, err := r.boxes.create(ctx, isolation)
+				if err != nil {
+					return err
+				}
+				boxes[isolation] = box
 			}
+			res, err := boxes[isolation].Exec(ctx, sdk.Argv(python, "-c", costsProgram), sdk.ExecOptions{Check: true, Timeout: costMax})
 			if err != nil {
-				return fmt.Errorf("%s: %w", isolation, err)
+				return err
 			}
+			return spent(s, isolation, res.Stdout)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	for _, isolation := range append([]string{Bare}, r.isolations...) {

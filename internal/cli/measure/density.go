@@ -2,6 +2,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -28,15 +29,9 @@ func (r *run) density(ctx context.Context) error {
 		r.skip(PartDensity, "", "the server is on another machine, whose memory cannot be seen from here")
 		return nil
 	}
-	for _, isolation := range r.isolations {
-		if err := r.weigh(ctx, isolation); err != nil {
-			return fmt.Errorf("%s: %w", isolation, err)
-		}
-		if err := r.boxes.sweep(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.eachIsolation(ctx, PartDensity, map[string]bool{}, func(isolation string) error {
+		return errors.Join(r.weigh(ctx, isolation), r.boxes.sweep(ctx))
+	})
 }
 
 // weigh makes idle sandboxes of one isolation step by step. Their weight is the slope of the memory that is left over their

@@ -108,6 +108,27 @@ func (r *run) part(ctx context.Context, part string) error {
 	return r.boxes.sweep(ctx)
 }
 
+// eachIsolation does a thing for every isolation that has not failed yet. One that fails is told as skipped and
+// left out from then on: the others still say something.
+func (r *run) eachIsolation(ctx context.Context, part string, failed map[string]bool, do func(isolation string) error) error {
+	for _, isolation := range r.isolations {
+		if failed[isolation] {
+			continue
+		}
+		err := do(isolation)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		failed[isolation] = true
+		r.skip(part, isolation, err.Error())
+		r.Progress(fmt.Sprintf("%s, %s: left out: %v", part, isolation, err))
+	}
+	return nil
+}
+
 func (r *run) lookForPython(ctx context.Context) {
 	if !r.bare {
 		r.skip("floor", Bare, "the server is on another machine")
