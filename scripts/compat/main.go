@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -134,11 +135,17 @@ func (t *trial) tryAll(ctx context.Context, only *regexp.Regexp) ([]row, error) 
 			continue
 		}
 		r := row{program: p, results: map[string]result{}}
-		for _, isolation := range isolations {
-			r.results[isolation] = t.result(ctx, isolation, p)
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
+		found := make([]result, len(isolations))
+		var all sync.WaitGroup
+		for i, isolation := range isolations {
+			all.Go(func() { found[i] = t.result(ctx, isolation, p) })
+		}
+		all.Wait()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		for i, isolation := range isolations {
+			r.results[isolation] = found[i]
 		}
 		rows = append(rows, r)
 	}
