@@ -37,11 +37,12 @@ func (a *app) machineFlags(cmd *cobra.Command) *machineFlags {
 	f.Int64Var(&m.options.DiskMB, "disk-mb", 0, "disk in MiB, instead of the size's")
 	f.StringArrayVar(&m.env, "env", nil, "environment `NAME=value`, or NAME to pass this command's own (repeatable)")
 	f.StringVar(&m.options.Image, "image", "", "image to start from (default base)")
-	f.StringVar(&m.options.Isolation, "isolation", "", "auto or linux (default auto: the strongest that this server has)")
+	f.StringVar(&m.options.Isolation, "isolation", "", "auto, gvisor or linux (default auto: gvisor, unless this server is set otherwise)")
 	f.StringVar(&m.options.Name, "name", "", "name, unique among your live sandboxes")
 	f.BoolVar(&m.options.NoInternet, "no-internet", false, "close all network but loopback")
 	f.StringArrayVar(&m.copies, "cp", nil, "copy `LOCAL:REMOTE` into it first, a file or a folder (repeatable)")
 	_ = cmd.RegisterFlagCompletionFunc("image", a.completeImages)
+	_ = cmd.RegisterFlagCompletionFunc("isolation", cobra.FixedCompletions([]string{"auto", "gvisor", "linux"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("size", cobra.FixedCompletions([]string{"small", "medium", "large"}, cobra.ShellCompDirectiveNoFileComp))
 	return m
 }
