@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -141,14 +142,29 @@ func (p *process) hangUpGroup() {
 	if p.agent.children.leads(p) {
 		return
 	}
-	for _, pid := range p.marked() {
-		if group, err := unix.Getpgid(pid); err != nil || group != leader {
-			continue
-		}
-		if session, err := unix.Getsid(pid); err == nil && session == leader {
+	for _, pid := range p.session(leader) {
+		if group, err := unix.Getpgid(pid); err == nil && group == leader {
 			_ = unix.Kill(pid, unix.SIGHUP)
 			_ = unix.Kill(pid, unix.SIGCONT)
 		}
+	}
+}
+
+// session lists the living processes of p in the session of leader, where they are known by their mark.
+func (p *process) session(leader int) []int {
+	return slices.DeleteFunc(p.marked(), func(pid int) bool {
+		session, err := unix.Getsid(pid)
+		return err != nil || session != leader
+	})
+}
+
+// redrawAll tells all of a terminal's session that its size was set. Who does not draw does not heed it.
+func (p *process) redrawAll() {
+	p.mu.Lock()
+	leader := p.kin.pid
+	p.mu.Unlock()
+	for _, pid := range p.session(leader) {
+		_ = unix.Kill(pid, unix.SIGWINCH)
 	}
 }
 
@@ -159,8 +175,9 @@ func (t *terminal) control(f func(fd int)) {
 	}
 }
 
-// resize sets the size. The kernel tells the foreground processes when it is another one; the agent does when it is not.
-func (t *terminal) resize(size dayfly.TerminalSize) {
+// resize sets the size. The kernel tells the foreground processes when it is another one; the agent does when it is not. untold:
+// it cannot know which they are (see kernelForgets).
+func (t *terminal) resize(size dayfly.TerminalSize) (untold bool) {
 	t.control(func(fd int) {
 		want := winsize(size)
 		now, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
@@ -168,10 +185,13 @@ func (t *terminal) resize(size dayfly.TerminalSize) {
 			_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, want)
 			return
 		}
-		if group, err := unix.IoctlGetUint32(fd, unix.TIOCGPGRP); err == nil && int32(group) > 1 {
+		group, err := unix.IoctlGetUint32(fd, unix.TIOCGPGRP)
+		if err == nil && int32(group) > 1 {
 			_ = unix.Kill(-int(int32(group)), unix.SIGWINCH)
 		}
+		untold = err == unix.ENOTTY
 	})
+	return untold
 }
 
 // typed notes what was written to the terminal.
@@ -238,8 +258,8 @@ func (a *Agent) Resize(ctx context.Context, id string, size dayfly.TerminalSize)
 	}
 	t := p.try
 	p.mu.Unlock()
-	if t != nil && t.tty != nil {
-		t.tty.resize(size)
+	if t != nil && t.tty != nil && t.tty.resize(size) {
+		p.redrawAll()
 	}
 	return nil
 }
