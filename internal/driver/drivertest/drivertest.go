@@ -87,6 +87,7 @@ func Run(t *testing.T, h Harness) {
 		{"usage counts", false, usage},
 		{"destroy stopped processes", false, destroyStopped},
 		{"pause and resume, each twice", false, pauseTwice},
+		{"pause and resume often", false, pauseOften},
 		{"a paused machine uses no CPU", false, pausedUsesNothing},
 		{"a paused machine ends", false, endPaused},
 		{"destroy amid pauses and resumes", false, endsAmidPause},

@@ -17,6 +17,7 @@ const (
 	pauseLook  = 300 * time.Millisecond // for which a paused machine is watched
 	pauseNoise = 50 * time.Millisecond  // of CPU time that may be booked late
 	clockApart = time.Second            // between the clocks of host and machine
+	pauses     = 200                    // of a machine that is paused often
 )
 
 // pauser is the machine's way to be paused, which every driver has. It is resumed at the end of the case, unless it has ended.
@@ -260,5 +261,14 @@ func longAfterPause(t *testing.T, s *suite) {
 	}
 	if r, err := g.Result(soon(t), p.ID); err != nil || r.Exit.Code != 3 {
 		t.Errorf("%+v, %v", r.Exit, err)
+	}
+}
+
+// pauseOften pauses a machine again and again in the midst of its commands' beginnings and ends: whatever it was at goes on.
+func pauseOften(t *testing.T, s *suite) {
+	m := s.start(t)
+	for range pauses {
+		pause(t, m.Instance)()
+		m.run(t, asUser, "true")
 	}
 }
