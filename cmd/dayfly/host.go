@@ -229,7 +229,7 @@ func (h *host) openNode(ctx context.Context, cfg config, guard *warden.Guard, po
 	for i, d := range drivers {
 		list[i] = d
 	}
-	h.node = node.New(ctx, node.Options{
+	h.node = node.New(node.Options{
 		NodeID: nodeID, Installation: h.installation, DataDir: cfg.Data, RunDir: runDir, Drivers: list, Auto: cfg.auto(), Pool: pool,
 		Network: network{net}, Leases: leases{guard}, Slots: reserve.NewSlots(), UIDBase: block.UIDBase(),
 		ImageDir: h.unpacked.Path, Clock: c, Log: log,

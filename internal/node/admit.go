@@ -44,7 +44,7 @@ func (m *Manager) Admit(ctx context.Context, limits dayfly.Limits, driver dayfly
 	if m.waiting.Load() >= waitingMax() {
 		return tooManyStarts()
 	}
-	need := admitIdleFactor * m.probes[driver].IdleBytes * int64(m.starting()+1)
+	need := admitIdleFactor * m.probes[driver]().IdleBytes * int64(m.starting()+1)
 	if available-admitReserveBytes < need {
 		return noCapacity("memory", need+admitReserveBytes, available)
 	}

@@ -219,7 +219,7 @@ func (b *Box) watch(ctx context.Context) {
 
 // outOfMemory tells whether the machine ended for lack of memory, under a driver where that ends all of it.
 func (b *Box) outOfMemory() bool {
-	if b.m.probes[b.st.Driver].OOM != dayfly.OOMEndsSandbox {
+	if b.m.oomEnds(b.st.Driver) != dayfly.OOMEndsSandbox {
 		return false
 	}
 	machine, ok := b.inst.(interface{ OutOfMemory() bool })

@@ -53,8 +53,8 @@ type Options struct {
 type Manager struct {
 	opt     Options
 	drivers map[dayfly.Isolation]dayfly.Driver
-	auto    dayfly.Isolation // what isolation auto means here; empty when no driver works
-	probes  map[dayfly.Isolation]dayfly.Capability
+	auto    dayfly.Isolation                              // what isolation auto means here; empty when no driver works
+	probes  map[dayfly.Isolation]func() dayfly.Capability // each tried once, when it is first asked for
 	endings chan control.Ending
 	starts  chan struct{} // holds one token for each machine that is being started
 	waiting atomic.Int64  // creates that wait for such a token
@@ -84,39 +84,49 @@ type turn struct {
 	users int           // having or waiting; guarded by Manager.mu
 }
 
-// New probes the drivers and makes a manager.
-func New(ctx context.Context, opt Options) *Manager {
+// New makes a manager and probes the drivers that isolation auto may mean.
+func New(opt Options) *Manager {
 	life, stop := context.WithCancel(context.Background())
 	m := &Manager{
-		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]dayfly.Capability{},
+		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]func() dayfly.Capability{},
 		endings: make(chan control.Ending, endingsMax), starts: make(chan struct{}, startsPerCPU*runtime.NumCPU()), life: life, stop: stop,
 		boxes: map[string]*Box{}, busy: map[string]*turn{}, sweeps: sweeps{stuck: map[string]bool{}, going: map[string]time.Duration{}},
 	}
 	if m.opt.DisconnectGrace <= 0 {
 		m.opt.DisconnectGrace = dayfly.DisconnectGracePeriod
 	}
-	for i, c := range probe(ctx, opt.Drivers) {
-		d := opt.Drivers[i]
-		m.drivers[d.Name()], m.probes[d.Name()] = d, c
-		if c.Works && m.auto == "" && (opt.Auto == d.Name() || opt.Auto == "" && d.Name() != dayfly.IsolationLinux) {
-			m.auto = d.Name()
-		}
-		if !c.Works {
-			opt.Log.Warn("driver does not work here", "driver", d.Name(), "reasons", c.Reasons)
-		}
+	for _, d := range opt.Drivers {
+		m.drivers[d.Name()], m.probes[d.Name()] = d, sync.OnceValue(func() dayfly.Capability { return m.probe(d) })
 	}
+	m.auto = m.strongest()
 	return m
 }
 
-// probe tries all drivers at once.
-func probe(ctx context.Context, drivers []dayfly.Driver) []dayfly.Capability {
-	found := make([]dayfly.Capability, len(drivers))
-	var all sync.WaitGroup
-	for i, d := range drivers {
-		all.Go(func() { found[i] = d.Probe(ctx) })
+// probe tries a driver. It is not bound to the request that happens to be the first to ask.
+func (m *Manager) probe(d dayfly.Driver) dayfly.Capability {
+	c := d.Probe(m.life)
+	if !c.Works {
+		m.opt.Log.Warn("driver does not work here", "driver", d.Name(), "reasons", c.Reasons)
 	}
-	all.Wait()
-	return found
+	return c
+}
+
+// strongest finds what isolation auto means. Where the operator has named it, no other driver is tried yet.
+func (m *Manager) strongest() dayfly.Isolation {
+	for _, d := range m.opt.Drivers {
+		name := d.Name()
+		named := m.opt.Auto == name || m.opt.Auto == "" && name != dayfly.IsolationLinux
+		if named && m.probes[name]().Works {
+			return name
+		}
+	}
+	return ""
+}
+
+// works tells whether a driver is known and works here.
+func (m *Manager) works(name dayfly.Isolation) bool {
+	probe := m.probes[name]
+	return probe != nil && probe().Works
 }
 
 // Close lets go of the machines, which go on, and waits for background work.
@@ -161,12 +171,12 @@ func (m *Manager) Isolation(asked dayfly.Isolation) (dayfly.Isolation, error) {
 		}
 		return m.auto, nil
 	}
-	c, known := m.probes[asked]
+	probe, known := m.probes[asked]
 	if !known {
 		return "", dayfly.Errorf(dayfly.CodeInvalid, "there is no isolation %q", asked).
 			WithHint("leave it out, or ask for auto")
 	}
-	if !c.Works {
+	if c := probe(); !c.Works {
 		return "", dayfly.Errorf(dayfly.CodeInvalid, "isolation %q does not work on this host", asked).
 			WithHint("`dayfly doctor` says what is missing").WithDetail("reasons", c.Reasons)
 	}
@@ -179,7 +189,7 @@ func (m *Manager) noAuto() error {
 	case m.opt.Auto != "":
 		return dayfly.Errorf(dayfly.CodeUnavailable, "isolation %s, which auto means on this server, does not work on this host", m.opt.Auto).
 			WithHint("`dayfly doctor` says what is missing; the setting is isolation.auto")
-	case m.probes[dayfly.IsolationLinux].Works:
+	case m.works(dayfly.IsolationLinux):
 		return dayfly.Errorf(dayfly.CodeUnavailable, "only isolation linux works on this host, which shares the host's kernel").
 			WithHint("ask for isolation linux if you trust the code, or have the operator set isolation.auto to linux; `dayfly doctor` says what the others lack")
 	}
@@ -189,8 +199,11 @@ func (m *Manager) noAuto() error {
 
 // usable tells whether any driver works.
 func (m *Manager) usable() bool {
-	for _, c := range m.probes {
-		if c.Works {
+	if m.auto != "" {
+		return true
+	}
+	for _, probe := range m.probes {
+		if probe().Works {
 			return true
 		}
 	}

@@ -105,7 +105,7 @@ func (b *Box) recallOOM(id string, e *dayfly.Exit) {
 // blameMemory makes oom of the crash of a machine that nobody here watched, if its driver tells so. It must be asked before
 // anything of the machine is removed: the counter goes with its control group.
 func (m *Manager) blameMemory(e *control.Ending, driver dayfly.Isolation) {
-	if e.Reason != dayfly.EndCrashed || m.probes[driver].OOM != dayfly.OOMEndsSandbox {
+	if e.Reason != dayfly.EndCrashed || m.oomEnds(driver) != dayfly.OOMEndsSandbox {
 		return
 	}
 	d, can := m.drivers[driver].(interface {
@@ -120,4 +120,13 @@ func (m *Manager) blameMemory(e *control.Ending, driver dayfly.Isolation) {
 	case lack:
 		e.Reason = dayfly.EndOOM
 	}
+}
+
+// oomEnds tells what a lack of memory ends under a driver; empty for one that is not known.
+func (m *Manager) oomEnds(driver dayfly.Isolation) dayfly.OOMEnds {
+	probe := m.probes[driver]
+	if probe == nil {
+		return ""
+	}
+	return probe().OOM
 }

@@ -82,7 +82,7 @@ func newWorld(t *testing.T) *world {
 // start makes a manager, as a start of the server does; the one before was closed.
 func (w *world) start() {
 	w.slots = reserve.NewSlots()
-	w.manager = node.New(w.t.Context(), node.Options{
+	w.manager = node.New(node.Options{
 		NodeID: "no00000000000000000000", Installation: "aaaaaa", DataDir: w.dir, RunDir: filepath.Join(w.dir, "run"),
 		Drivers: []dayfly.Driver{w.driver}, Pool: w.pool, Network: w.net, Leases: w.leases, Slots: w.slots, UIDBase: 1 << 20,
 		ImageDir: func(id string) string { return filepath.Join(w.dir, id) }, Clock: w.clock,

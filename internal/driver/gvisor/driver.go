@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/cgroup"
@@ -49,8 +50,7 @@ type Driver struct {
 	cpus    *machine.CPUs
 	roots   *rootfs.Maker
 	parent  *birth.Parent
-	runsc   string // path
-	foreign string // version of a runsc that is not the embedded one, or empty
+	runsc   func() (program, error) // unpacked when it is first needed; then always the same answer
 
 	overheadBytes int64 // what a machine may use of memory on top of its own limit
 }
@@ -87,14 +87,7 @@ func (d *Driver) prepare(o Options) (err error) {
 	if d.host, err = cgroup.Detect("/"); err != nil {
 		return err
 	}
-	if d.runsc = o.Runsc; d.runsc == "" {
-		d.runsc, err = extract(o.Dir)
-	} else {
-		d.foreign, err = versionOf(d.runsc)
-	}
-	if err != nil {
-		return err
-	}
+	d.runsc = sync.OnceValues(func() (program, error) { return findRunsc(o) })
 	d.overheadBytes = overheadBytes
 	if d.cpus, err = machine.NewCPUs(); err != nil {
 		return err
@@ -118,6 +111,22 @@ func (d *Driver) prepare(o Options) (err error) {
 	}
 	undo.Release()
 	return nil
+}
+
+// program is the runsc that a driver uses.
+type program struct {
+	path    string
+	foreign string // version of one that is not the embedded one, or empty
+}
+
+// findRunsc unpacks the embedded runsc, or looks at the operator's.
+func findRunsc(o Options) (p program, err error) {
+	if p.path = o.Runsc; p.path == "" {
+		p.path, err = extract(o.Dir)
+	} else {
+		p.foreign, err = versionOf(p.path)
+	}
+	return p, err
 }
 
 // Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its

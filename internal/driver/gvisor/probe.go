@@ -17,8 +17,13 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 	c := dayfly.Capability{OOM: dayfly.OOMEndsSandbox}
 	trial.Check(&c, trial.Root, trial.Kernel, trial.UserNamespaces, trial.Overlay, trial.Seccomp,
 		trial.Requirement{Fault: architectureFault, Install: "use isolation linux"})
-	if d.unfit != nil {
-		e := dayfly.AsError(d.unfit)
+	var runsc program
+	err := d.unfit
+	if err == nil {
+		runsc, err = d.runsc()
+	}
+	if err != nil {
+		e := dayfly.AsError(err)
 		c.Reasons = append(c.Reasons, e.Message)
 		if e.Hint != "" {
 			c.Install = append(c.Install, e.Hint)
@@ -35,8 +40,8 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 		return c
 	}
 	c.Works, c.IdleBytes = true, idle
-	if d.foreign != "" {
-		c.Reasons = append(c.Reasons, "it uses "+d.runsc+", version "+d.foreign+", instead of the built-in gVisor")
+	if runsc.foreign != "" {
+		c.Reasons = append(c.Reasons, "it uses "+runsc.path+", version "+runsc.foreign+", instead of the built-in gVisor")
 	}
 	return c
 }

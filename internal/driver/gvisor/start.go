@@ -195,7 +195,11 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 		return err
 	}
 	defer unix.Close(shown)
-	runsc, err := fsmount.Clone(d.runsc)
+	use, err := d.runsc()
+	if err != nil {
+		return err
+	}
+	runsc, err := fsmount.Clone(use.path)
 	if err != nil {
 		return err
 	}
