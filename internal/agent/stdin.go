@@ -135,6 +135,7 @@ func (p *process) write(ctx context.Context, in *input, offset int64, r io.Reade
 		_ = in.f.SetWriteDeadline(time.Unix(1, 0))
 		close(left)
 	})
+	before := p.fed.Load()
 	err := in.copy(r, skip)
 	if !stop() {
 		<-left
@@ -144,8 +145,8 @@ func (p *process) write(ctx context.Context, in *input, offset int64, r io.Reade
 	if err == nil && closeAfter {
 		p.inputOver()
 		err = in.close()
-		if offset != dayfly.StdinNext && errors.Is(err, os.ErrClosed) {
-			return nil // a repetition of what closed it
+		if errors.Is(err, os.ErrClosed) && (offset != dayfly.StdinNext || p.fed.Load() > before) {
+			return nil // it took all and has ended since, or this repeats what closed it
 		}
 	}
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
