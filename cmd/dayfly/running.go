@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
 
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/reserve"
@@ -53,6 +57,47 @@ func runningServer(dataDir string) (serverInfo, bool) {
 		_ = json.Unmarshal(b, &info)
 	}
 	return info, true
+}
+
+// Bounds of waiting for a server that is just dying.
+const (
+	dyingWait = 5 * time.Second
+	dyingLook = 5 * time.Millisecond // the kernel gives no event for the release of another's lock
+)
+
+// settledServer is runningServer for who is about to start one: a killed server keeps its lock until its last thread has
+// ended, and is waited for.
+func settledServer(dataDir string) (serverInfo, bool) {
+	info, running := runningServer(dataDir)
+	for end := time.Now().Add(dyingWait); running && info.PID > 0 && dying(info.PID) && time.Now().Before(end); {
+		time.Sleep(dyingLook)
+		info, running = runningServer(dataDir)
+	}
+	return info, running
+}
+
+// dying tells whether a process is dead but not gone, or gone, or has a SIGKILL that it did not get to see yet.
+func dying(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch name {
+		case "State":
+			if strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X") {
+				return true
+			}
+		case "SigPnd", "ShdPnd":
+			pending, err := strconv.ParseUint(value, 16, 64)
+			if err == nil && pending&(1<<(syscall.SIGKILL-1)) != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // needRoot refuses what only root can do.

@@ -52,7 +52,7 @@ func upCommand() *cobra.Command {
 			if err := needRoot("up"); err != nil {
 				return err
 			}
-			if _, running := runningServer(cfg.Data); running {
+			if _, running := settledServer(cfg.Data); running {
 				fmt.Fprintln(cmd.ErrOrStderr(), "a server runs already; other settings need a `dayfly down` first")
 			} else if err := startServer(cmd, cfg); err != nil {
 				return err

@@ -43,6 +43,7 @@ type Guard struct {
 	enforcer *Enforcer
 
 	unwatched time.Duration // boot time of the last heartbeat before this guard, or 0
+	watcher   int           // pid of the warden whose heartbeat that was
 
 	mu sync.Mutex // held while a warden is being started
 }
@@ -60,13 +61,17 @@ func NewGuard(o GuardOptions) (*Guard, error) {
 	}
 	g := &Guard{opt: o, dir: dir, enforcer: NewEnforcer(dir, EnforcerServer, o.Clock)}
 	if b, err := ReadHeartbeat(path); err == nil && b.BootID == o.Clock.Now().BootID {
-		g.unwatched = b.Boot
+		g.unwatched, g.watcher = b.Boot, b.PID
 	}
 	return g, nil
 }
 
-// Unwatched is when, in this boot, a warden of before this guard was last known alive; ok is false when none was.
+// Unwatched is when, in this boot, a warden of before this guard was last known alive; ok is false when none was, or when the
+// one of then has watched ever since.
 func (g *Guard) Unwatched() (since time.Time, ok bool) {
+	if b, err := ReadHeartbeat(g.opt.DataDir); err == nil && g.watcher > 0 && b.PID == g.watcher && g.Alive() == nil {
+		return time.Time{}, false
+	}
 	return g.opt.Clock.Now().WallAt(g.unwatched), g.unwatched > 0
 }
 

@@ -18,6 +18,7 @@ const unwatchedName = "unwatched"
 type unwatchedFile struct {
 	BootID string `json:"boot_id"`
 	BootNS int64  `json:"boottime_ns"`
+	PID    int    `json:"pid,omitempty"` // of the warden that was alive then
 }
 
 // BeginRecovery keeps what Unwatched tells until EndRecovery, over any number of starts that are cut off in between. The
@@ -28,13 +29,15 @@ func (g *Guard) BeginRecovery() error {
 	var kept unwatchedFile
 	b, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(b, &kept) == nil && kept.BootID == bootID && kept.BootNS > 0 {
-		g.unwatched = min(g.unwatched, time.Duration(kept.BootNS))
+		if before := time.Duration(kept.BootNS); before < g.unwatched {
+			g.unwatched, g.watcher = before, kept.PID
+		}
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read since when nobody watched: %w", err)
 	}
-	if b, err = json.Marshal(unwatchedFile{bootID, int64(g.unwatched)}); err != nil {
+	if b, err = json.Marshal(unwatchedFile{bootID, int64(g.unwatched), g.watcher}); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,3 +60,24 @@ func TestUnwatchedSurvivesStartsThatAreCutOff(t *testing.T) {
 type fixedClock struct{ now dayfly.Instant }
 
 func (c fixedClock) Now() dayfly.Instant { return c.now }
+
+// TestAWardenThatLivesHasWatched: a server that restarts beside a living warden has missed nothing; beside a new one it has.
+func TestAWardenThatLivesHasWatched(t *testing.T) {
+	s := newSite(t)
+	if err := s.guard.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := s.newGuard("one")
+	if since, ok := again.Unwatched(); ok {
+		t.Errorf("unwatched since %v beside a warden that lives", since)
+	}
+	last := s.wardenPID()
+	_ = syscall.Kill(last, syscall.SIGKILL)
+	eventually(t, "it is dead", func() bool { return s.wardenPID() == 0 })
+	if err := again.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := again.Unwatched(); !ok {
+		t.Error("a new warden passes for one that watched")
+	}
+}
