@@ -14,11 +14,11 @@ tests() { go test -p 1 -json -count=1 -timeout 12m "$@" 2>&1; }
 promises='Default|Internet|Everyone|InEveryState|WardenAlone|ARestartEnds|AfterDelete|AMachineWithout|Bug(14|27|38|49|74|121)|ATerminalIs|ATerminalOutlives|InputSurvives'
 gvisor() {
 	export DAYFLY_ISOLATION_AUTO=gvisor
-	tests ./test/seeds
-	tests ./test/e2e -run "$promises"
+	tests ./test/seeds || true
+	tests ./test/e2e -run "$promises" || true
 	ROUNDS=15 tests ./test/faults -run Campaign
 }
 {
-	tests ./...
+	tests ./... || true # the summary tells what failed
 	[ -n "${DAYFLY_TEST_ISOLATION:-}" ] || gvisor | sed 's/"Package":"\([^"]*\)"/"Package":"\1 (gvisor)"/'
 } | tee bin/test.json | bin/summary
