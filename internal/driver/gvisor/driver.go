@@ -12,17 +12,11 @@
 package gvisor
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cgroup"
-	"dayfly.dev/dayfly/internal/cleanup"
-	"dayfly.dev/dayfly/internal/driver/birth"
-	"dayfly.dev/dayfly/internal/driver/machine"
-	"dayfly.dev/dayfly/internal/driver/rootfs"
+	"dayfly.dev/dayfly/internal/driver/ground"
 )
 
 // Options configure a Driver.
@@ -41,18 +35,9 @@ type Options struct {
 
 // Driver implements dayfly.Driver.
 type Driver struct {
-	installation string
-	scratch      string
-	unfit        error // why this host or this binary cannot run the driver, or nil; then nothing below is set
-
-	host    cgroup.Host
-	watcher machine.Watcher
-	cpus    *machine.CPUs
-	roots   *rootfs.Maker
-	parent  *birth.Parent
-	runsc   func() (program, error) // unpacked when it is first needed; then always the same answer
-
-	overheadBytes int64 // what a machine may use of memory on top of its own limit
+	*ground.Ground
+	runsc         func() (program, error) // unpacked when it is first needed; then always the same answer
+	overheadBytes int64                   // what a machine may use of memory on top of its own limit
 }
 
 // flags are runsc's global flags. The cell has made the cgroups and the network; the root file system is the same overlay on
@@ -69,49 +54,17 @@ func flags() []string {
 // New prepares the driver. On a host that cannot run it there is a driver too, whose Probe tells why and whose other methods
 // answer CodeUnavailable. Close releases what it holds; it ends no machine.
 func New(o Options) (*Driver, error) {
-	if !dayfly.ValidInstallation(o.Installation) {
-		return nil, fmt.Errorf("gvisor driver: %q is no installation id", o.Installation)
-	}
-	d := &Driver{installation: o.Installation, scratch: o.Scratch}
-	switch err := d.prepare(o); {
-	case err == nil:
-		return d, nil
-	case dayfly.ErrorCode(err) == dayfly.CodeUnavailable:
-		return &Driver{installation: o.Installation, scratch: o.Scratch, unfit: err}, nil
-	default:
+	g, err := ground.Open(ground.Options{Installation: o.Installation, Scratch: o.Scratch, Agent: o.Agent})
+	if err != nil {
 		return nil, fmt.Errorf("gvisor driver: %w", err)
 	}
+	return &Driver{
+		Ground: g, runsc: sync.OnceValues(func() (program, error) { return findRunsc(o) }), overheadBytes: overheadBytes,
+	}, nil
 }
 
-func (d *Driver) prepare(o Options) (err error) {
-	if d.host, err = cgroup.Detect("/"); err != nil {
-		return err
-	}
-	d.runsc = sync.OnceValues(func() (program, error) { return findRunsc(o) })
-	d.overheadBytes = overheadBytes
-	if d.cpus, err = machine.NewCPUs(); err != nil {
-		return err
-	}
-	var undo cleanup.Stack
-	defer undo.Clean()
-	agent, err := o.Agent()
-	if err != nil {
-		return err
-	}
-	if d.parent, err = birth.NewParent(agent); err != nil {
-		return err
-	}
-	undo.Add(func() { _ = d.parent.Close() })
-	if d.roots, err = rootfs.NewMaker(); err != nil {
-		return err
-	}
-	undo.Add(d.roots.Close)
-	if d.watcher.Events, err = cgroup.NewEvents(); err != nil {
-		return err
-	}
-	undo.Release()
-	return nil
-}
+// Name implements dayfly.Driver.
+func (d *Driver) Name() dayfly.Isolation { return dayfly.IsolationGVisor }
 
 // program is the runsc that a driver uses.
 type program struct {
@@ -127,73 +80,4 @@ func findRunsc(o Options) (p program, err error) {
 		p.foreign, err = versionOf(p.path)
 	}
 	return p, err
-}
-
-// Close releases the driver's descriptors and waits for its goroutines. Machines run on. Nothing of the driver or of its
-// instances may be called afterwards.
-func (d *Driver) Close() error {
-	if d.unfit != nil {
-		return nil
-	}
-	err := d.watcher.Events.Close()
-	d.watcher.Ending.Wait()
-	d.roots.Close()
-	return errors.Join(err, d.parent.Close())
-}
-
-// Name implements dayfly.Driver.
-func (d *Driver) Name() dayfly.Isolation { return dayfly.IsolationGVisor }
-
-// List implements dayfly.Driver: the machines are the installation's cgroups.
-func (d *Driver) List(ctx context.Context) ([]string, error) {
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return d.host.List(d.installation)
-}
-
-// Alive tells whether a process of a machine lives. An error means "could not look".
-func (d *Driver) Alive(id string) (bool, error) {
-	if d.unfit != nil {
-		return false, d.unfit
-	}
-	group, err := d.host.Group(d.installation, id)
-	if err != nil {
-		return false, err
-	}
-	return group.Populated()
-}
-
-// OutOfMemory tells whether anything of a machine, which may be dead, was killed for lack of memory. CodeGone: its control group
-// is not there any more.
-func (d *Driver) OutOfMemory(id string) (bool, error) {
-	if d.unfit != nil {
-		return false, d.unfit
-	}
-	group, err := d.host.Group(d.installation, id)
-	if err != nil {
-		return false, err
-	}
-	counter, err := group.OOMCounter()
-	if err != nil {
-		return false, err
-	}
-	defer counter.Close()
-	kills, err := counter.Kills()
-	return kills > 0, err
-}
-
-// Reclaim implements dayfly.Driver. A machine's mounts, namespaces and interfaces end with its last process.
-func (d *Driver) Reclaim(ctx context.Context, id string) error {
-	if d.unfit != nil {
-		return d.unfit
-	}
-	group, err := d.host.Group(d.installation, id)
-	if err != nil {
-		return err
-	}
-	return errors.Join(group.Kill(ctx), group.Remove())
 }

@@ -10,28 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cgroup"
-	"dayfly.dev/dayfly/internal/driver/birth"
+	"dayfly.dev/dayfly/internal/driver/ground"
 	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
-	"dayfly.dev/dayfly/internal/driver/machine"
 )
 
 // instance implements dayfly.Instance. Its first process is the cell.
 type instance struct {
-	*machine.Machine
-	cpus  []int
-	child *birth.Child // nil for a recovered machine
-}
-
-func newInstance(d *Driver, id string, group *cgroup.Group) *instance {
-	i := &instance{}
-	i.Machine = machine.New(&d.watcher, id, group, func() {
-		d.cpus.Give(i.cpus)
-		if i.child != nil {
-			i.child.Free()
-		}
-	})
-	return i
+	*ground.Instance
 }
 
 // Dial implements dayfly.Instance. The socket lies in a directory that the user-space kernel and its file server may write to,
@@ -64,25 +49,9 @@ func (i *instance) dial(ctx context.Context) (net.Conn, error) {
 
 // Recover implements dayfly.Driver.
 func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (dayfly.Instance, error) {
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	st, err := machine.Parse(raw)
-	if err != nil {
-		return nil, fmt.Errorf("recover %s: %w", id, err)
-	}
-	group, err := d.host.Group(d.installation, id)
+	i, _, err := d.Retake(ctx, id, raw)
 	if err != nil {
 		return nil, err
 	}
-	inst := newInstance(d, id, group)
-	inst.cpus = st.CPUs
-	d.cpus.Hold(inst.cpus)
-	if err := inst.Recover(ctx, raw, st); err != nil {
-		if !inst.Ended() { // its end gives them back
-			d.cpus.Give(inst.cpus)
-		}
-		return nil, fmt.Errorf("recover %s: %w", id, err)
-	}
-	return inst, nil
+	return &instance{i}, nil
 }

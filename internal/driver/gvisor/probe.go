@@ -2,11 +2,11 @@ package gvisor
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/driver/ground"
 	"dayfly.dev/dayfly/internal/driver/trial"
 )
 
@@ -18,29 +18,13 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 	trial.Check(&c, trial.Root, trial.Kernel, trial.UserNamespaces, trial.Overlay, trial.Seccomp,
 		trial.Requirement{Fault: architectureFault, Install: "use isolation linux"})
 	var runsc program
-	err := d.unfit
+	err := d.Unfit
 	if err == nil {
 		runsc, err = d.runsc()
 	}
-	if err != nil {
-		e := dayfly.AsError(err)
-		c.Reasons = append(c.Reasons, e.Message)
-		if e.Hint != "" {
-			c.Install = append(c.Install, e.Hint)
-		}
-	}
-	if len(c.Reasons) > 0 {
-		return c
-	}
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
-	defer cancel()
-	idle, err := d.trial(ctx)
-	if err != nil {
-		c.Reasons = append(c.Reasons, "a trial machine failed: "+err.Error())
-		return c
-	}
-	c.Works, c.IdleBytes = true, idle
-	if runsc.foreign != "" {
+	ground.Doubt(&c, err)
+	ground.Try(ctx, d.Ground, &c, probeWait, d.start, idle)
+	if c.Works && runsc.foreign != "" {
 		c.Reasons = append(c.Reasons, "it uses "+runsc.path+", version "+runsc.foreign+", instead of the built-in gVisor")
 	}
 	return c
@@ -53,34 +37,8 @@ func architectureFault() string {
 	return ""
 }
 
-// trial starts a machine, measures its idle memory and destroys it.
-func (d *Driver) trial(ctx context.Context) (idleBytes int64, err error) {
-	trial.Sweep(ctx, d.host)
-	spec, remove, err := trial.Spec(d.scratch)
-	if err != nil {
-		return 0, err
-	}
-	defer remove()
-	inst, err := d.start(ctx, trial.Installation, spec)
-	defer func() { _ = d.host.RemoveInstallation(trial.Installation) }() // busy while another probe runs
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWait)
-		defer cancel()
-		err = errors.Join(err, inst.Destroy(ctx))
-	}()
-	conn, err := inst.Dial(ctx)
-	if err != nil {
-		return 0, err
-	}
-	_ = conn.Close()
-	return inst.idle(ctx)
-}
-
 // idle is what the machine costs: the private share of its processes, which the group's counter of memory may not hold.
-func (i *instance) idle(ctx context.Context) (int64, error) {
+func idle(ctx context.Context, i *instance) (int64, error) {
 	usage, err := i.Usage(ctx)
 	if err != nil {
 		return 0, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,17 +16,16 @@ import (
 	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/channel"
 	"dayfly.dev/dayfly/internal/driver/fsmount"
+	"dayfly.dev/dayfly/internal/driver/ground"
 	"dayfly.dev/dayfly/internal/driver/gvisor/cell"
 	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/failpoint"
 )
 
 const (
-	undoWait   = 10 * time.Second // for a failed start to be undone
-	hangUpWait = time.Second      // for a cell to say why it hung up
-	openFiles  = 1 << 20          // descriptors of a process inside, if the host allows
+	hangUpWait = time.Second // for a cell to say why it hung up
+	openFiles  = 1 << 20     // descriptors of a process inside, if the host allows
 	runscAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
-	uidBaseMin = dayfly.IDCount // ids below belong to the host
 
 	// The user-space kernel has threads of its own on the host: its group's limit of processes must not be what a program
 	// inside meets first. That is RLIMIT_NPROC, set inside.
@@ -40,74 +38,32 @@ const (
 
 // Start implements dayfly.Driver.
 func (d *Driver) Start(ctx context.Context, spec dayfly.InstanceSpec) (dayfly.Instance, error) {
-	if err := check(spec); err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
-	}
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	inst, err := d.start(ctx, d.installation, spec)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(ctx.Err(), err)
-		}
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
-	}
-	return inst, nil
-}
-
-// check refuses what only a fault of the node can ask for.
-func check(spec dayfly.InstanceSpec) error {
-	if !dayfly.ValidID(dayfly.PrefixSandbox, spec.ID) {
-		return fmt.Errorf("%q is no sandbox id", spec.ID)
-	}
-	if spec.UIDBase < uidBaseMin {
-		return fmt.Errorf("host uid %d is not for machines", spec.UIDBase)
-	}
-	for _, dir := range append([]string{spec.RunDir, spec.Root.Upper}, spec.Root.Lower...) {
-		if !filepath.IsAbs(dir) {
-			return fmt.Errorf("%q is no absolute path", dir)
-		}
-	}
-	return nil
+	return ground.Start(ctx, d.Ground, spec, d.start)
 }
 
 func (d *Driver) start(ctx context.Context, installation string, spec dayfly.InstanceSpec) (*instance, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	if spec.Limits.PIDs == 0 {
 		spec.Limits.PIDs = dayfly.PIDsDefault
-	}
-	var undo cleanup.Stack
-	defer undo.Clean()
-	group, err := d.host.Group(installation, spec.ID)
-	if err != nil {
-		return nil, err
 	}
 	outer := spec.Limits
 	outer.PIDs = outer.PIDs*pidsShare + pidsBase
 	if outer.MemoryBytes > 0 {
 		outer.MemoryBytes += d.overheadBytes
 	}
-	if err := group.Create(outer); err != nil {
+	begun, err := d.Begin(ctx, installation, spec.ID, outer)
+	if err != nil {
 		return nil, err
 	}
-	inst := newInstance(d, spec.ID, group)
-	undo.Add(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWait)
-		defer cancel()
-		_ = inst.Destroy(ctx) // what it cannot remove is in List, for Reclaim
-	})
+	inst := &instance{begun}
+	undo := cleanup.Make(ground.Undo(ctx, inst.Destroy))
+	defer undo.Clean()
 	failpoint.Hit("gvisor.start.group")
-	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
-	c, err := d.parent.Start(birth.Order{Group: group, UIDBase: spec.UIDBase, CPUs: inst.cpus, Name: "dayfly-cell", Mode: "cell"})
+	c, err := d.Bear(begun, birth.Order{UIDBase: spec.UIDBase, Name: "dayfly-cell", Mode: "cell"})
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	failpoint.Hit("gvisor.start.spawned")
-	inst.PID, inst.Ours, inst.child = c.PID, true, c
 	if err := d.raise(ctx, c, spec); err != nil {
 		if kills, kerr := inst.OOMKills(); kerr == nil && kills > 0 && ctx.Err() == nil {
 			return nil, tooSmall(spec.Limits.MemoryBytes, err)
@@ -116,10 +72,10 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 	}
 	failpoint.Hit("gvisor.start.raised")
 	c.Free() // the cell runs: it left this memory long ago
-	if err := fixScores(group); err != nil {
+	if err := fixScores(inst.Group); err != nil {
 		return nil, err
 	}
-	if err := inst.Settle(spec.RunDir, inst.cpus); err != nil {
+	if err := inst.Settle(spec.RunDir, inst.CPUs); err != nil {
 		return nil, err
 	}
 	undo.Release()
@@ -138,7 +94,7 @@ func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.Instance
 	defer stop()
 	err := d.furnish(c, spec)
 	if err == nil {
-		if err := attach(ctx, c, spec); err != nil {
+		if err := ground.Attach(ctx, c, spec); err != nil {
 			return fmt.Errorf("attach network: %w", err)
 		}
 		failpoint.Hit("gvisor.start.attached")
@@ -185,7 +141,7 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 		return errors.Join(err, c.Died())
 	}
 	defer userns.Close()
-	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
+	m, err := d.Roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
 	if err != nil {
 		return err
 	}
@@ -208,19 +164,7 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 		return fmt.Errorf("make runsc read-only: %w", err)
 	}
 	failpoint.Hit("gvisor.start.mounted")
-	return cell.Send(c.Channel, config(spec), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.parent.Agent()})
-}
-
-func attach(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec) error {
-	if spec.AttachNetwork == nil {
-		return nil // the cell brings loopback up
-	}
-	netns, err := c.Open("net")
-	if err != nil {
-		return err
-	}
-	defer netns.Close()
-	return spec.AttachNetwork(ctx, netns)
+	return cell.Send(c.Channel, config(spec), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.Parent.Agent()})
 }
 
 // fixScores writes the oom_score_adj that the cell gave itself to every process of the machine once more: none can lower what a

@@ -11,28 +11,13 @@ import (
 	"path/filepath"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cgroup"
-	"dayfly.dev/dayfly/internal/driver/birth"
-	"dayfly.dev/dayfly/internal/driver/machine"
+	"dayfly.dev/dayfly/internal/driver/ground"
 )
 
 // instance implements dayfly.Instance.
 type instance struct {
-	*machine.Machine
+	*ground.Instance
 	runDir string
-	cpus   []int
-	child  *birth.Child // nil for a recovered machine
-}
-
-func newInstance(d *Driver, id string, group *cgroup.Group, runDir string) *instance {
-	i := &instance{runDir: runDir}
-	i.Machine = machine.New(&d.watcher, id, group, func() {
-		d.cpus.Give(i.cpus)
-		if i.child != nil {
-			i.child.Free()
-		}
-	})
-	return i
 }
 
 // Dial implements dayfly.Instance.
@@ -57,25 +42,9 @@ func (i *instance) Destroy(ctx context.Context) error {
 
 // Recover implements dayfly.Driver.
 func (d *Driver) Recover(ctx context.Context, id string, raw json.RawMessage) (dayfly.Instance, error) {
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	st, err := machine.Parse(raw)
-	if err != nil {
-		return nil, fmt.Errorf("recover %s: %w", id, err)
-	}
-	group, err := d.host.Group(d.installation, id)
+	i, st, err := d.Retake(ctx, id, raw)
 	if err != nil {
 		return nil, err
 	}
-	inst := newInstance(d, id, group, st.RunDir)
-	inst.cpus = st.CPUs
-	d.cpus.Hold(inst.cpus)
-	if err := inst.Recover(ctx, raw, st); err != nil {
-		if !inst.Ended() { // its end gives them back
-			d.cpus.Give(inst.cpus)
-		}
-		return nil, fmt.Errorf("recover %s: %w", id, err)
-	}
-	return inst, nil
+	return &instance{i, st.RunDir}, nil
 }

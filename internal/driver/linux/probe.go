@@ -2,13 +2,13 @@ package linux
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/driver/ground"
 	"dayfly.dev/dayfly/internal/driver/trial"
 )
 
@@ -21,25 +21,11 @@ const (
 func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 	c := dayfly.Capability{OOM: dayfly.OOMEndsCommand}
 	trial.Check(&c, trial.Root, trial.Kernel, trial.UserNamespaces, trial.Overlay, trial.Seccomp)
-	if d.unfit != nil {
-		e := dayfly.AsError(d.unfit)
-		c.Reasons = append(c.Reasons, e.Message)
-		if e.Hint != "" {
-			c.Install = append(c.Install, e.Hint)
-		}
+	ground.Doubt(&c, d.Unfit)
+	ground.Try(ctx, d.Ground, &c, probeWait, d.start, idle)
+	if c.Works {
+		c.Reasons = append(c.Reasons, shortcomings()...)
 	}
-	if len(c.Reasons) > 0 {
-		return c
-	}
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
-	defer cancel()
-	idle, err := d.trial(ctx)
-	if err != nil {
-		c.Reasons = append(c.Reasons, "a trial machine failed: "+err.Error())
-		return c
-	}
-	c.Works, c.IdleBytes = true, idle
-	c.Reasons = append(c.Reasons, shortcomings()...)
 	return c
 }
 
@@ -55,33 +41,12 @@ func shortcomings() (out []string) {
 	return out
 }
 
-// trial starts a machine, measures its idle memory and destroys it.
-func (d *Driver) trial(ctx context.Context) (idleBytes int64, err error) {
-	trial.Sweep(ctx, d.host)
-	spec, remove, err := trial.Spec(d.scratch)
+// idle is what a machine costs.
+func idle(ctx context.Context, i *instance) (int64, error) {
+	usage, err := i.Usage(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer remove()
-	inst, err := d.start(ctx, trial.Installation, spec)
-	defer func() { _ = d.host.RemoveInstallation(trial.Installation) }() // busy while another probe runs
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWait)
-		defer cancel()
-		err = errors.Join(err, inst.Destroy(ctx))
-	}()
-	conn, err := inst.Dial(ctx)
-	if err != nil {
-		return 0, err
-	}
-	_ = conn.Close()
-	usage, err := inst.Usage(ctx)
-	if err != nil {
-		return 0, err
-	}
-	pss, err := trial.Proportional(inst.PID)
+	pss, err := trial.Proportional(i.PID)
 	return max(pss, usage.MemoryBytes), err
 }

@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/beneath"
 	"dayfly.dev/dayfly/internal/driver/birth"
 	"dayfly.dev/dayfly/internal/driver/channel"
+	"dayfly.dev/dayfly/internal/driver/ground"
 	"dayfly.dev/dayfly/internal/driver/linux/boot"
 	"dayfly.dev/dayfly/internal/driver/machine"
 	"dayfly.dev/dayfly/internal/driver/sealed"
@@ -23,67 +22,25 @@ import (
 )
 
 const (
-	undoWait   = 10 * time.Second // for a failed start to be undone
-	openFiles  = 1 << 20          // descriptors of a process inside, if the host allows
-	backlog    = 1024             // connections to an agent that wait to be accepted
+	openFiles  = 1 << 20 // descriptors of a process inside, if the host allows
+	backlog    = 1024    // connections to an agent that wait to be accepted
 	socketName = "sock"
 	socketMode = 0o600
-	uidBaseMin = dayfly.IDCount // ids below belong to the host
 )
 
 // Start implements dayfly.Driver.
 func (d *Driver) Start(ctx context.Context, spec dayfly.InstanceSpec) (dayfly.Instance, error) {
-	if err := check(spec); err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
-	}
-	if d.unfit != nil {
-		return nil, d.unfit
-	}
-	inst, err := d.start(ctx, d.installation, spec)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(ctx.Err(), err)
-		}
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
-	}
-	return inst, nil
-}
-
-// check refuses what only a fault of the node can ask for.
-func check(spec dayfly.InstanceSpec) error {
-	if !dayfly.ValidID(dayfly.PrefixSandbox, spec.ID) {
-		return fmt.Errorf("%q is no sandbox id", spec.ID)
-	}
-	if spec.UIDBase < uidBaseMin {
-		return fmt.Errorf("host uid %d is not for machines", spec.UIDBase)
-	}
-	for _, dir := range append([]string{spec.RunDir, spec.Root.Upper}, spec.Root.Lower...) {
-		if !filepath.IsAbs(dir) {
-			return fmt.Errorf("%q is no absolute path", dir)
-		}
-	}
-	return nil
+	return ground.Start(ctx, d.Ground, spec, d.start)
 }
 
 func (d *Driver) start(ctx context.Context, installation string, spec dayfly.InstanceSpec) (*instance, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	var undo cleanup.Stack
-	defer undo.Clean()
-	group, err := d.host.Group(installation, spec.ID)
+	begun, err := d.Begin(ctx, installation, spec.ID, spec.Limits)
 	if err != nil {
 		return nil, err
 	}
-	if err := group.Create(spec.Limits); err != nil {
-		return nil, err
-	}
-	inst := newInstance(d, spec.ID, group, spec.RunDir)
-	undo.Add(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWait)
-		defer cancel()
-		_ = inst.Destroy(ctx) // what it cannot remove is in List, for Reclaim
-	})
+	inst, group := &instance{begun, spec.RunDir}, begun.Group
+	undo := cleanup.Make(ground.Undo(ctx, inst.Destroy))
+	defer undo.Clean()
 	failpoint.Hit("linux.start.group")
 	if err := group.Delegate(int(spec.UIDBase), int(spec.UIDBase)); err != nil {
 		return nil, err
@@ -98,20 +55,18 @@ func (d *Driver) start(ctx context.Context, installation string, spec dayfly.Ins
 		return nil, fmt.Errorf("open %s: %w", group.OOMPath(), err)
 	}
 	defer unix.Close(oom)
-	inst.cpus = d.cpus.Take(spec.Limits.VCPU)
-	c, err := d.parent.Start(order(group, spec, inst.cpus))
+	c, err := d.Bear(begun, order(spec))
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	failpoint.Hit("linux.start.spawned")
-	inst.PID, inst.Ours, inst.child = c.PID, true, c
 	if err := d.raise(ctx, c, spec, offer{listen: listen, oom: oom}); err != nil {
 		return nil, err
 	}
 	failpoint.Hit("linux.start.raised")
 	c.Free() // the agent runs: it left this memory long ago
-	if err := inst.Settle(inst.runDir, inst.cpus); err != nil {
+	if err := inst.Settle(inst.runDir, inst.CPUs); err != nil {
 		return nil, err
 	}
 	undo.Release()
@@ -128,7 +83,7 @@ func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.Instance
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attached := make(chan error, 1)
-	go func() { attached <- attach(ctx, c, spec) }()
+	go func() { attached <- ground.Attach(ctx, c, spec) }()
 	err := d.boot(ctx, c, spec, o)
 	if err != nil {
 		cancel()
@@ -137,18 +92,6 @@ func (d *Driver) raise(ctx context.Context, c *birth.Child, spec dayfly.Instance
 		err = errors.Join(err, fmt.Errorf("attach network: %w", aerr))
 	}
 	return err
-}
-
-func attach(ctx context.Context, c *birth.Child, spec dayfly.InstanceSpec) error {
-	if spec.AttachNetwork == nil {
-		return nil
-	}
-	netns, err := c.Open("net")
-	if err != nil {
-		return err
-	}
-	defer netns.Close()
-	return spec.AttachNetwork(ctx, netns)
 }
 
 // boot sends the machine what it needs and waits until it is ready.
@@ -164,7 +107,7 @@ func (d *Driver) boot(ctx context.Context, c *birth.Child, spec dayfly.InstanceS
 		return errors.Join(err, c.Died())
 	}
 	defer userns.Close()
-	m, err := d.roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
+	m, err := d.Roots.Make(spec.Root, int(userns.Fd()), spec.UIDBase)
 	if err != nil {
 		return err
 	}
@@ -187,8 +130,8 @@ func (d *Driver) boot(ctx context.Context, c *birth.Child, spec dayfly.InstanceS
 }
 
 // order says what PID 1 of a machine is.
-func order(group *cgroup.Group, spec dayfly.InstanceSpec, cpus []int) birth.Order {
-	return birth.Order{Group: group, UIDBase: spec.UIDBase, CPUs: cpus, Name: sealed.Name, Mode: "boot", Capabilities: boot.Capabilities}
+func order(spec dayfly.InstanceSpec) birth.Order {
+	return birth.Order{UIDBase: spec.UIDBase, Name: sealed.Name, Mode: "boot", Capabilities: boot.Capabilities}
 }
 
 func (d *Driver) config(spec dayfly.InstanceSpec) boot.Config {
