@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"dayfly.dev/dayfly"
 	"dayfly.dev/dayfly/internal/reserve"
 )
@@ -59,24 +61,28 @@ func runningServer(dataDir string) (serverInfo, bool) {
 	return info, true
 }
 
-// Bounds of waiting for a server that is just dying.
-const (
-	dyingWait = 5 * time.Second
-	dyingLook = 5 * time.Millisecond // the kernel gives no event for the release of another's lock
-)
+// dyingWait bounds the wait for a server that is just dying.
+const dyingWait = 5 * time.Second
 
 // settledServer is runningServer for who is about to start one: a killed server keeps its lock until its last thread has
 // ended, and is waited for.
 func settledServer(dataDir string) (serverInfo, bool) {
 	info, running := runningServer(dataDir)
-	for end := time.Now().Add(dyingWait); running && info.PID > 0 && dying(info.PID) && time.Now().Before(end); {
-		time.Sleep(dyingLook)
-		info, running = runningServer(dataDir)
+	if !running || info.PID <= 0 {
+		return info, running
 	}
-	return info, running
+	fd, err := unix.PidfdOpen(info.PID, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		if !dying(info.PID) {
+			return info, running
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(dyingWait.Milliseconds())) // readable once the last thread has ended
+	}
+	return runningServer(dataDir)
 }
 
-// dying tells whether a process is dead but not gone, or gone, or has a SIGKILL that it did not get to see yet.
+// dying tells whether a process is dead but for some threads, or gone, or has a SIGKILL that it did not get to see yet.
 func dying(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -4,37 +4,71 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// TestADyingServerIsWaitedFor: a killed server that still holds its lock is not taken for one that runs.
-func TestADyingServerIsWaitedFor(t *testing.T) {
-	data := t.TempDir()
+const dyingEnv = "DAYFLY_TEST_DYING"
+
+// init makes this program, when the test asks for it, a process whose first thread has ended while another lives on for a
+// moment with all descriptors: what a killed server is for as long as its threads die.
+func init() {
+	if os.Getenv(dyingEnv) == "" {
+		return
+	}
+	runtime.LockOSThread() // package initialisation runs on the first thread
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+		os.Exit(0)
+	}()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+// holds has a process hold the data directory as a server does.
+func holds(t *testing.T, data string, server *exec.Cmd) {
+	t.Helper()
 	lock, err := lockServer(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command("sleep", "1000")
+	defer lock.Close()
+	server.ExtraFiles = []*os.File{lock}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(data, serverInfoFile), []byte(`{"url":"http://127.0.0.1:1","pid":`+strconv.Itoa(server.Process.Pid)+`}`), 0o600); err != nil {
+	info := `{"url":"http://127.0.0.1:1","pid":` + strconv.Itoa(server.Process.Pid) + `}`
+	if err := os.WriteFile(filepath.Join(data, serverInfoFile), []byte(info), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestAServerThatLivesRuns(t *testing.T) {
+	data, server := t.TempDir(), exec.Command("sleep", "1000")
+	holds(t, data, server)
 	if info, running := settledServer(data); !running || info.PID != server.Process.Pid {
 		t.Errorf("a server that lives: %+v, %t", info, running)
 	}
-	if err := unix.Kill(server.Process.Pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
+	_ = server.Process.Kill()
+	_ = server.Wait()
+}
+
+// TestADyingServerIsWaitedFor: one that still holds its lock with its last threads is not taken for one that runs.
+func TestADyingServerIsWaitedFor(t *testing.T) {
+	data := t.TempDir()
+	server := exec.Command(os.Args[0])
+	server.Env = append(os.Environ(), dyingEnv+"=1")
+	holds(t, data, server)
+	for deadline := time.Now().Add(10 * time.Second); !dying(server.Process.Pid) && time.Now().Before(deadline); {
+		runtime.Gosched() // the kernel gives no event for the end of one thread
 	}
-	released := time.AfterFunc(300*time.Millisecond, func() { _ = lock.Close() }) // its last thread ends
-	defer released.Stop()
-	if info, running := settledServer(data); running { // not waited for yet: a zombie
-		t.Errorf("a server that was killed: %+v", info)
+	if _, running := runningServer(data); !running {
+		t.Fatal("it holds no lock while it dies: the test shows nothing")
+	}
+	if info, running := settledServer(data); running {
+		t.Errorf("a server that was dying: %+v", info)
 	}
 	_ = server.Wait()
 }

@@ -44,6 +44,19 @@ func TestStdinInPieces(t *testing.T) {
 	})
 }
 
+// TestStdinTakenWhole: a command that takes its input and ends at once has taken it; that it ended before the input could be
+// closed is no conflict.
+func TestStdinTakenWhole(t *testing.T) {
+	inEachMode(t, func(t *testing.T, m *machine) {
+		for range 200 {
+			s := open("read x; exit 0")
+			stream := m.start1(t, s)
+			m.typeIn(t, s.ID, "\n", true)
+			collect(t, stream, 0)
+		}
+	})
+}
+
 // counted counts what is read of an endless input.
 type counted struct{ n *atomic.Int64 }
 
