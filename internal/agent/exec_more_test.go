@@ -337,6 +337,31 @@ func TestSignals(t *testing.T) {
 	})
 }
 
+// TestNobodySeesItsTreeDie: a leader that only waits for its children is killed as they are, instead of ending with 0 because
+// they are dead.
+func TestNobodySeesItsTreeDie(t *testing.T) {
+	inEachMode(t, func(t *testing.T, m *machine) {
+		for range 3 {
+			s := shell("for i in $(seq 100); do (sleep 417; echo saw it >&2) & done; echo up; wait")
+			stream, p, err := m.Start(t.Context(), s, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Next(); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Signal(t.Context(), p.ID, "KILL", true); err != nil {
+				t.Fatal(err)
+			}
+			_ = stream.Close()
+			r, err := m.Result(t.Context(), p.ID)
+			if err != nil || r.Exit.Signal != "KILL" || r.Exit.StderrBytes > 0 {
+				t.Fatalf("bug 88: %+v, %q, %v", r.Exit, out(r.Stderr), err)
+			}
+		}
+	})
+}
+
 func TestBackgroundChildLives(t *testing.T) {
 	t.Parallel()
 	inEachMode(t, func(t *testing.T, m *machine) {

@@ -14,7 +14,7 @@ import (
 const (
 	termGrace  = time.Second            // between TERM and KILL at a timeout
 	killWait   = 800 * time.Millisecond // for everything to be dead after KILL
-	killRounds = 64                     // looks for survivors where there is no cgroup
+	killRounds = 64                     // looks for survivors, and for those not yet stopped, where there is no cgroup
 )
 
 // errSurvivors: not everything of a tree died in time. It cannot happen to processes that the kernel can kill.
@@ -70,7 +70,7 @@ func (p *process) killTree() error {
 		return p.agent.children.signal(p, unix.SIGKILL)
 	}
 	for range killRounds {
-		pids := p.marked()
+		pids := p.stopTree()
 		if len(pids) == 0 {
 			return nil
 		}
@@ -84,6 +84,25 @@ func (p *process) killTree() error {
 		}
 	}
 	return errSurvivors
+}
+
+// stopTree stops every process of p, so that none sees another one die and ends by itself, with an exit code of its own,
+// before its kill. It gives the processes; they are stopped but for those of a tree that grows faster than it is stopped.
+func (p *process) stopTree() []int {
+	stopped := make(map[int]bool)
+	for range killRounds {
+		pids, before := p.marked(), len(stopped)
+		for _, pid := range pids {
+			if !stopped[pid] {
+				_ = unix.Kill(pid, unix.SIGSTOP)
+				stopped[pid] = true
+			}
+		}
+		if len(stopped) == before {
+			return pids
+		}
+	}
+	return p.marked()
 }
 
 // signalTree sends sig to each process of p once.
