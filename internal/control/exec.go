@@ -127,14 +127,16 @@ func execOnce[T any](ctx context.Context, p *Plane, who Principal, id string, sp
 		defer p.land(f)
 		out.Value, err = e.run(m, spec)
 		failpoint.Hit("control.exec.ran")
-		p.finishExec(ctx, m, who, req, spec.ID, err)
+		if err != nil && (slices.Contains(refusals, dayfly.ErrorCode(err)) || nameTaken(ctx, m, spec.ID, err)) {
+			p.abandonRequest(who, req) // certainly not started: the key is free again
+		}
 		failpoint.Hit("control.exec.finished")
 		return out, err
 	}
 }
 
 // claimExec claims the key for spec. known: an earlier request did, and this is its process; otherwise spec has the id to
-// start under.
+// start under. The claim has all that a repeated request needs, so nothing is added to it when the command has run.
 func (p *Plane) claimExec(ctx context.Context, who Principal, m Machine, f *flight, spec *dayfly.ProcessSpec, req Idempotency) (process dayfly.Process, known bool, err error) {
 	claim := p.claim(who, req, p.Now().Wall)
 	claim.Resource = spec.ID
@@ -157,17 +159,6 @@ func (p *Plane) claimExec(ctx context.Context, who Principal, m Machine, f *flig
 var refusals = []dayfly.Code{
 	dayfly.CodeInvalid, dayfly.CodeNotFound, dayfly.CodeNotRunning, dayfly.CodeTooLarge, dayfly.CodeFileNotFound,
 	dayfly.CodeFilePermission, dayfly.CodeFileConflict, dayfly.CodeNoCapacity, dayfly.CodeDiskFull, dayfly.CodeGone,
-}
-
-// finishExec keeps the claim of a command that was, or may have been, started, and gives the key of one that was not back.
-func (p *Plane) finishExec(ctx context.Context, m Machine, who Principal, req Idempotency, process string, err error) {
-	if err != nil && (slices.Contains(refusals, dayfly.ErrorCode(err)) || nameTaken(ctx, m, process, err)) {
-		p.abandonRequest(who, req)
-		return
-	}
-	done := p.claim(who, req, p.Now().Wall)
-	done.Resource, done.Done = process, true
-	_ = p.keepRequest(*done) // logged; the claim with the process's id is kept in any case
 }
 
 // nameTaken tells that a command was not started because another one has its name, and not because it runs itself.

@@ -120,11 +120,31 @@ func (db *DB) writeDurable(ctx context.Context, fn func(tx) error) error {
 	return db.transact(ctx, fn, db.d.durable, db.d.fast)
 }
 
-func (db *DB) transact(ctx context.Context, fn func(tx) error, before, after string) error {
-	if db.writing == nil {
-		return dayfly.Errorf(dayfly.CodeUnavailable, "the database is open for reading only")
+// writeOne runs fn, of which one statement at most writes: it is a transaction by itself, which costs half of one that is begun
+// and committed. Nobody else writes meanwhile.
+func (db *DB) writeOne(ctx context.Context, fn func(tx) error) error {
+	s, err := db.takeWriting(ctx)
+	if err != nil {
+		return err
 	}
-	s, err := db.take(ctx, db.writing)
+	defer func() { db.writing <- s }()
+	if err := fn(tx{ctx: db.d.during(ctx), s: s, d: db.d}); err != nil {
+		return db.explain(err)
+	}
+	db.journal.wrote()
+	return nil
+}
+
+// takeWriting waits for the writing session.
+func (db *DB) takeWriting(ctx context.Context) (*session, error) {
+	if db.writing == nil {
+		return nil, dayfly.Errorf(dayfly.CodeUnavailable, "the database is open for reading only")
+	}
+	return db.take(ctx, db.writing)
+}
+
+func (db *DB) transact(ctx context.Context, fn func(tx) error, before, after string) error {
+	s, err := db.takeWriting(ctx)
 	if err != nil {
 		return err
 	}

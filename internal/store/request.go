@@ -21,6 +21,7 @@ const (
 	requestColumns   = "account, idem_key, operation, hash, resource, done, status, response, created_at"
 	sqlRequest       = "SELECT " + requestColumns + " FROM requests WHERE account = $1 AND idem_key = $2"
 	sqlInsertRequest = "INSERT INTO requests (" + requestColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+	sqlClaimRequest  = sqlInsertRequest + " ON CONFLICT (account, idem_key) DO NOTHING"
 	sqlRemoveRequest = "DELETE FROM requests WHERE account = $1 AND idem_key = $2"
 	sqlAbandon       = "DELETE FROM requests WHERE account = $1 AND idem_key = $2 AND done = $3"
 	sqlFinish        = "UPDATE requests SET done = $5, status = $6, response = $7, resource = CASE WHEN $8 = '' THEN resource ELSE $8 END " +
@@ -29,21 +30,24 @@ const (
 		"(SELECT account, idem_key FROM requests WHERE created_at < $1 ORDER BY created_at LIMIT $2)"
 )
 
-// BeginRequest implements dayfly.Store.
+// BeginRequest implements dayfly.Store. A key that is new, which nearly every one is, costs one statement.
 func (db *DB) BeginRequest(ctx context.Context, req dayfly.Request) (*dayfly.Request, error) {
 	if err := validRequest(req); err != nil {
 		return nil, err
 	}
 	var prior *dayfly.Request
-	err := db.write(ctx, func(t tx) error {
-		found, err := t.request(req)
-		if err != nil {
+	err := db.writeOne(ctx, func(t tx) error {
+		n, err := t.insertRequest(sqlClaimRequest, req)
+		if err != nil || n > 0 {
 			return err
 		}
-		if found == nil {
-			return t.insertRequest(req)
-		}
-		if !sameRequest(*found, req) {
+		found, err := t.request(req)
+		switch {
+		case err != nil:
+			return err
+		case found == nil:
+			return dayfly.Errorf(dayfly.CodeUnavailable, "the idempotency key was given back in this moment").WithRetryAfter(busyRetryAfter)
+		case !sameRequest(*found, req):
 			return keyReused(req)
 		}
 		prior = found
@@ -146,7 +150,8 @@ func (t tx) claimSandbox(req dayfly.Request, id string) (*dayfly.Sandbox, error)
 		}
 	}
 	req.Resource = id
-	return nil, t.insertRequest(req)
+	_, err = t.insertRequest(sqlInsertRequest, req)
+	return nil, err
 }
 
 // claimed gives the sandbox that a claim stands for: nil when it failed to start or is not there any more.
@@ -180,12 +185,13 @@ func (t tx) request(req dayfly.Request) (*dayfly.Request, error) {
 	return &r, nil
 }
 
-func (t tx) insertRequest(r dayfly.Request) error {
-	_, err := t.exec(sqlInsertRequest, r.Account, r.Key, r.Operation, r.Hash, r.Resource, r.Done, r.Status, blob(r.Response), micros(r.CreatedAt))
+// insertRequest stores a claim by one of two statements and tells how many rows it changed.
+func (t tx) insertRequest(query string, r dayfly.Request) (int64, error) {
+	n, err := t.exec(query, r.Account, r.Key, r.Operation, r.Hash, r.Resource, r.Done, r.Status, blob(r.Response), micros(r.CreatedAt))
 	if err != nil {
-		return fmt.Errorf("claim the key: %w", err)
+		return 0, fmt.Errorf("claim the key: %w", err)
 	}
-	return nil
+	return n, nil
 }
 
 func sameRequest(a, b dayfly.Request) bool { return a.Operation == b.Operation && a.Hash == b.Hash }
