@@ -30,12 +30,14 @@ costs (what a program pays inside).`
 const benchExample = `  sudo dayfly bench
   sudo dayfly bench --isolation all -o json > bench.json
   sudo dayfly bench --only rounds -n 200
-  sudo dayfly bench --only burst --burst 20`
+  sudo dayfly bench --only burst --burst 20
+  sudo dayfly bench --only density --idle 2000 --isolation linux`
 
 // Bounds of what bench may be asked for.
 const (
 	benchRoundsMax = 10000
 	benchAtOnceMax = 1000
+	benchIdleMax   = 4096 // what one installation has slots for
 )
 
 // allIsolations are what --isolation all tries.
@@ -52,7 +54,7 @@ func (a *app) benchCommand() *cobra.Command {
 	only := f.StringSlice("only", measure.Parts, "parts to measure")
 	f.IntVarP(&o.Rounds, "rounds", "n", 50, "samples of each figure of a round")
 	f.IntVar(&o.Burst, "burst", 100, "creates at once; 0 leaves them out")
-	f.IntVar(&o.Idle, "idle", 48, "idle sandboxes to weigh; 0 leaves them out")
+	f.IntVar(&o.Idle, "idle", 48, "idle sandboxes to weigh, or as many as fit; 0 leaves them out")
 	_ = cmd.RegisterFlagCompletionFunc("isolation", cobra.FixedCompletions(append([]string{"auto", "all"}, allIsolations...), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(measure.Parts, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = a.do(func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +66,7 @@ func (a *app) benchCommand() *cobra.Command {
 		for _, n := range []struct {
 			flag             string
 			value, low, high int
-		}{{"rounds", o.Rounds, 1, benchRoundsMax}, {"burst", o.Burst, 0, benchAtOnceMax}, {"idle", o.Idle, 0, benchAtOnceMax}} {
+		}{{"rounds", o.Rounds, 1, benchRoundsMax}, {"burst", o.Burst, 0, benchAtOnceMax}, {"idle", o.Idle, 0, benchIdleMax}} {
 			if n.value < n.low || n.value > n.high {
 				return usagef("--%s %d is not between %d and %d", n.flag, n.value, n.low, n.high)
 			}

@@ -14,7 +14,8 @@ import (
 const (
 	boxLease    = 30 * time.Minute // ends what even a killed measurement leaves
 	createMax   = 3 * time.Minute
-	destroyMax  = 45 * time.Second // of the sweep
+	destroyMax  = 45 * time.Second // of the sweep, and for each sandbox in it
+	destroyEach = 200 * time.Millisecond
 	sweepAtOnce = 16
 )
 
@@ -52,15 +53,18 @@ func (b *boxes) remove(ctx context.Context, box *sdk.Sandbox) error {
 
 // sweep destroys every sandbox of this measurement that lives. It does not need ctx to be alive.
 func (b *boxes) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyMax)
+	ctx = context.WithoutCancel(ctx)
+	listing, cancel := context.WithTimeout(ctx, destroyMax)
 	defer cancel()
 	var left []*sdk.Sandbox
-	for box, err := range b.client.List(ctx, sdk.ListOptions{Labels: map[string]string{label: b.mark}}) {
+	for box, err := range b.client.List(listing, sdk.ListOptions{Labels: map[string]string{label: b.mark}}) {
 		if err != nil {
 			return fmt.Errorf("look for sandboxes that the measurement left: %w", err)
 		}
 		left = append(left, box)
 	}
+	ctx, cancel = context.WithTimeout(ctx, destroyMax+time.Duration(len(left))*destroyEach)
+	defer cancel()
 	failed := together(len(left), sweepAtOnce, func(i int) error { return left[i].Delete(ctx) })
 	if failed != nil {
 		return fmt.Errorf("destroy the sandboxes with label %s=%s, which their leases end otherwise: %w", label, b.mark, failed)

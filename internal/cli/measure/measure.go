@@ -29,7 +29,7 @@ type Options struct {
 	Parts      []string // of Parts
 	Rounds     int      // samples of each figure of a round, > 0
 	Burst      int      // creates at once
-	Idle       int      // idle sandboxes that are weighed
+	Idle       int      // idle sandboxes that are weighed; fewer where no more fit
 	Remote     bool     // the server is on another machine: no floor, no density
 	Version    string   // of this program
 	Progress   func(text string)
@@ -37,14 +37,15 @@ type Options struct {
 
 // Result is everything that was measured.
 type Result struct {
-	Version       string    `json:"version"`
-	ServerVersion string    `json:"server_version"`
-	StartedAt     time.Time `json:"started_at"`
-	Seconds       float64   `json:"seconds"` // that it took
-	Host          Host      `json:"host"`
-	Isolations    []string  `json:"isolations"` // that were measured
-	Figures       []Figure  `json:"figures"`
-	Skipped       []Skipped `json:"skipped"`
+	Version       string      `json:"version"`
+	ServerVersion string      `json:"server_version"`
+	StartedAt     time.Time   `json:"started_at"`
+	Seconds       float64     `json:"seconds"` // that it took
+	Host          Host        `json:"host"`
+	Isolations    []string    `json:"isolations"` // that were measured
+	Figures       []Figure    `json:"figures"`
+	Idle          []IdlePoint `json:"idle"` // readings of density
+	Skipped       []Skipped   `json:"skipped"`
 }
 
 // python is the interpreter inside.
@@ -71,7 +72,7 @@ func Measure(ctx context.Context, o Options) (result *Result, err error) {
 		return nil, err
 	}
 	r := &run{Options: o, boxes: newBoxes(o.Client), bare: !o.Remote, result: &Result{Version: o.Version, ServerVersion: ready.Version,
-		StartedAt: time.Now().UTC().Truncate(time.Second), Host: thisHost(), Isolations: []string{}, Figures: []Figure{}, Skipped: []Skipped{}}}
+		StartedAt: time.Now().UTC().Truncate(time.Second), Host: thisHost(), Isolations: []string{}, Figures: []Figure{}, Idle: []IdlePoint{}, Skipped: []Skipped{}}}
 	r.result.Host.Remote = o.Remote
 	defer func() { err = errors.Join(err, r.boxes.sweep(ctx)) }()
 	r.lookForPython(ctx)
