@@ -18,6 +18,8 @@ const (
 	admitReserveBytes = 1 << 30   // of MemAvailable that stays untouched
 	admitDiskFree     = 256 << 20 // of the pool
 	admitIdleFactor   = 2         // times the driver's measured idle cost
+	admitThreadsFree  = 512       // of the kernel's that stay untouched: a server or warden that gets no thread dies
+	admitThreadsEach  = 32        // of an idle machine: 19 under linux, about 30 under gvisor
 	admitRetry        = 5 * time.Second
 )
 
@@ -51,7 +53,24 @@ func (m *Manager) Admit(ctx context.Context, limits dayfly.Limits, driver dayfly
 	if poolFree < admitDiskFree {
 		return noCapacity("disk", admitDiskFree, poolFree)
 	}
-	return nil
+	used, most, err := threads()
+	if err != nil {
+		return err
+	}
+	return threadsFor(m.starting()+1, used, most)
+}
+
+// threadsFor tells whether the kernel has threads for so many more machines. It is the limit that density meets first where
+// kernel.pid_max is the kernel's own default.
+func threadsFor(machines, used, most int) error {
+	need := admitThreadsFree + admitThreadsEach*machines
+	if most-used >= need {
+		return nil
+	}
+	return dayfly.Errorf(dayfly.CodeNoCapacity, "there are not enough threads for another sandbox: %d are needed, %d of the kernel's %d are free",
+		need, max(0, most-used), most).
+		WithHint("delete sandboxes, or wait until leases end; the operator can raise kernel.pid_max and kernel.threads-max").
+		WithRetryAfter(admitRetry).WithDetail("missing", "threads")
 }
 
 // fitsEver tells whether this host could hold a machine of these limits if it were empty.
@@ -99,6 +118,42 @@ func (m *Manager) starting() int {
 		}
 	}
 	return n
+}
+
+// threads reads how many threads the host has, and how many its kernel allows.
+func threads() (used, most int, err error) {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, 0, fmt.Errorf("count threads: %w", err)
+	}
+	if used, err = threadsIn(string(load)); err != nil {
+		return 0, 0, err
+	}
+	for _, name := range []string{"pid_max", "threads-max"} {
+		b, err := os.ReadFile("/proc/sys/kernel/" + name)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read the kernel's limit of threads: %w", err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			return 0, 0, fmt.Errorf("read the kernel's limit of threads: %w", err)
+		}
+		if most == 0 || n < most {
+			most = n
+		}
+	}
+	return used, most, nil
+}
+
+// threadsIn finds the number of threads in a line like "0.20 0.18 0.12 1/821 4711".
+func threadsIn(loadavg string) (int, error) {
+	if f := strings.Fields(loadavg); len(f) >= 4 {
+		_, all, _ := strings.Cut(f[3], "/")
+		if n, err := strconv.Atoi(all); err == nil && n > 0 {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("count threads: /proc/loadavg tells no number: %.60q", loadavg)
 }
 
 // memory reads MemTotal and MemAvailable in bytes.

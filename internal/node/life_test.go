@@ -316,6 +316,43 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+func TestAdmitLeavesThreadsForTheServer(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		machines, used, most int
+		want                 dayfly.Code
+	}{
+		{"an empty host", 1, 300, 32768, ""},
+		{"just enough", 1, 32768 - 512 - 32, 32768, ""},
+		{"one too few", 1, 32768 - 512 - 31, 32768, dayfly.CodeNoCapacity},
+		{"others start too", 2, 32768 - 512 - 32, 32768, dayfly.CodeNoCapacity},
+		{"more in use than the limit, which was lowered", 1, 5000, 4096, dayfly.CodeNoCapacity},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := node.ThreadsFor(tt.machines, tt.used, tt.most)
+			wantCode(t, err, tt.want)
+			if e := dayfly.AsError(err); err != nil && (e.RetryAfter == 0 || e.Details["missing"] != "threads") {
+				t.Errorf("error = %+v", e)
+			}
+		})
+	}
+	for _, tt := range []struct {
+		name, text string
+		want       int
+	}{
+		{"as the kernel writes it", "0.20 0.18 0.12 1/821 4711\n", 821},
+		{"empty", "", 0},
+		{"no number", "0.20 0.18 0.12 1/x 4711\n", 0},
+		{"none", "0.20 0.18 0.12 0/0 4711\n", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := node.ThreadsIn(tt.text); got != tt.want || (err == nil) != (tt.want > 0) {
+				t.Errorf("%d, %v; want %d", got, err, tt.want)
+			}
+		})
+	}
+}
+
 func TestIsolationAndProblems(t *testing.T) {
 	w := newWorld(t)
 	for asked, want := range map[dayfly.Isolation]dayfly.Code{
