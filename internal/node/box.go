@@ -85,7 +85,12 @@ func (b *Box) dial(ctx context.Context) (*agentwire.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errDial, err)
 	}
-	return agentwire.NewClient(ctx, conn)
+	kills := b.oomKills(ctx)
+	client, err := agentwire.NewClient(ctx, conn)
+	if err == nil {
+		b.outlived(kills) // the agent has said hello
+	}
+	return client, err
 }
 
 // session gives the session with the agent, made anew when the last one was lost. Only its making waits for the agent, on a
@@ -217,13 +222,21 @@ func (b *Box) watch(ctx context.Context) {
 	}
 }
 
-// outOfMemory tells whether the machine ended for lack of memory, under a driver where that ends all of it.
+// outOfMemory tells whether the machine ended for lack of memory, under a driver where that can end all of it.
 func (b *Box) outOfMemory() bool {
 	if b.m.oomEnds(b.st.Driver) != dayfly.OOMEndsSandbox {
 		return false
 	}
 	machine, ok := b.inst.(interface{ OutOfMemory() bool })
-	return ok && machine.OutOfMemory()
+	if !ok || !machine.OutOfMemory() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), oomLookTime)
+	defer cancel()
+	kills := b.oomKills(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return kills < 0 || kills > b.oom.outlived
 }
 
 // release lets go of the session; the machine goes on.

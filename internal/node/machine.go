@@ -30,6 +30,7 @@ func (b *Box) Run(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reader)
 	if err != nil {
 		return res, b.explain(err)
 	}
+	b.outlived(kills)
 	b.markOOM(spec.ID, &res.Exit, kills)
 	return res, nil
 }
@@ -47,6 +48,7 @@ func (b *Box) Start(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Reade
 		b.detach(spec.ID, unstarted(err)) // a client that left in the middle may have left a process
 		return nil, proc, b.explain(err)
 	}
+	b.outlived(kills)
 	return &following{OutputStream: s, box: b, id: spec.ID, kills: kills}, proc, nil
 }
 

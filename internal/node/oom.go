@@ -16,8 +16,9 @@ const (
 
 // oomMemory is what is known of how processes died. The zero value is empty.
 type oomMemory struct {
-	killed lastIDs // were seen to be killed for lack of memory, so that their records tell it whenever they are read
-	asked  lastIDs // were sent a KILL from here, so that their death says nothing about memory
+	outlived int64   // kills for lack of memory after which the machine still answered
+	killed   lastIDs // were seen to be killed for lack of memory, so that their records tell it whenever they are read
+	asked    lastIDs // were sent a KILL from here, so that their death says nothing about memory
 }
 
 // lastIDs are the last oomKept ids that were noted. The zero value is empty.
@@ -66,6 +67,27 @@ func (b *Box) oomKills(ctx context.Context) int64 {
 	return u.OOMKills
 }
 
+// outlived notes that the machine answered when so many of its processes had been killed: none of them was its end. Only more
+// make a later end one for lack of memory.
+func (b *Box) outlived(kills int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.oom.outlived = max(b.oom.outlived, kills)
+}
+
+// askAfterKills asks the agent for a process, to see whether the machine goes on after so many kills.
+func (b *Box) askAfterKills(id string, kills int64) {
+	ctx, cancel := context.WithTimeout(b.m.life, oomLookTime)
+	defer cancel()
+	agent, err := b.session(ctx)
+	if err != nil {
+		return
+	}
+	if _, err := agent.Process(ctx, id); err == nil {
+		b.outlived(kills)
+	}
+}
+
 // markOOM notes that a command that died of SIGKILL did so while the kernel was killing for lack of memory: before is how many
 // it had killed when the command was joined. An agent that sees the counter itself knows more, and has said so already.
 func (b *Box) markOOM(id string, e *dayfly.Exit, before int64) {
@@ -77,9 +99,11 @@ func (b *Box) markOOM(id string, e *dayfly.Exit, before int64) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), oomLookTime)
 	defer cancel()
-	if b.oomKills(ctx) <= before {
+	kills := b.oomKills(ctx)
+	if kills <= before {
 		return
 	}
+	b.m.background(func() { b.askAfterKills(id, kills) })
 	e.OOMKilled = true
 	b.mu.Lock()
 	defer b.mu.Unlock()

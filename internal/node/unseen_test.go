@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"dayfly.dev/dayfly"
+	"dayfly.dev/dayfly/internal/control"
 	"dayfly.dev/dayfly/internal/node"
 )
 
@@ -162,6 +163,49 @@ func TestWhatRanOutOfMemoryUnseen(t *testing.T) {
 				t.Errorf("ended by %s, want %s", e.Reason, tt.want)
 			}
 			w.nothingOf(sb.ID)
+		})
+	}
+}
+
+// TestOnlyTheLastLackOfMemoryIsAnEnd: where a lack of memory may end a command or the whole machine, what it ended
+// earlier does not make a later crash one.
+func TestOnlyTheLastLackOfMemoryIsAnEnd(t *testing.T) {
+	type world struct {
+		m    control.Machine
+		inst *spyInstance
+	}
+	lackOf := func(t *testing.T, w world) {
+		spec := command("read; kill -9 $$")
+		res, err := w.m.Run(ctxFor(t), spec, readerFunc(func() { w.inst.ooms.Add(1) }))
+		if err != nil || !res.Exit.OOMKilled {
+			t.Fatalf("%+v, %v", res.Exit, err)
+		}
+	}
+	again := func(t *testing.T, w world) {
+		if res, err := w.m.Run(ctxFor(t), command("true"), nil); err != nil || res.Exit.Code != 0 {
+			t.Fatalf("%+v, %v", res.Exit, err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		life func(t *testing.T, w world)
+		want dayfly.EndReason
+	}{
+		{"it crashed", again, dayfly.EndCrashed},
+		{"it ended with it", func(t *testing.T, w world) { w.inst.ooms.Add(1) }, dayfly.EndOOM},
+		{"it crashed after a command ran out", func(t *testing.T, w world) { lackOf(t, w); again(t, w) }, dayfly.EndCrashed},
+		{"it ended with another one", func(t *testing.T, w world) { lackOf(t, w); again(t, w); w.inst.ooms.Add(1) }, dayfly.EndOOM},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.driver.lacks = func(string) (bool, error) { return true, nil }
+			w.start()
+			sb := w.create()
+			tt.life(t, world{w.machine(sb.ID), w.driver.instance(sb.ID)})
+			w.kill(sb.ID)
+			if e := <-w.manager.Endings(); e.Reason != tt.want {
+				t.Errorf("ended by %s, want %s", e.Reason, tt.want)
+			}
 		})
 	}
 }

@@ -423,6 +423,8 @@ type spyInstance struct {
 
 func (i *spyInstance) OOMKills() (int64, error) { return i.ooms.Load(), nil }
 
+func (i *spyInstance) OutOfMemory() bool { return i.ooms.Load() > 0 }
+
 func (i *spyInstance) Dial(ctx context.Context) (net.Conn, error) {
 	if err := i.broken.Load(); err != nil {
 		return nil, *err

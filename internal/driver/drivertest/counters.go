@@ -52,10 +52,17 @@ func firstVictims(t *testing.T, s *suite) {
 	}
 	if s.UserKernel { // what is written inside is the user-space kernel's: nothing on the host changes
 		m.run(t, asRoot, "write", "/proc/self/oom_score_adj", "0")
+		m.background(t, asUser, "hold", "here")
+		highest := 0
 		for _, pid := range m.onHost(t) {
-			if score, err := scoreOf(strconv.Itoa(pid)); err == nil && score < agent {
+			score, err := scoreOf(strconv.Itoa(pid))
+			if err == nil && score < agent {
 				t.Errorf("process %d of the machine has score %d", pid, score)
 			}
+			highest = max(highest, score)
+		}
+		if highest <= agent {
+			t.Errorf("a command's processes on the host have score %d, as the machine's", highest)
 		}
 		return
 	}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"dayfly.dev/dayfly"
-	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cleanup"
 	"dayfly.dev/dayfly/internal/driver/beneath"
 	"dayfly.dev/dayfly/internal/driver/birth"
@@ -165,25 +163,6 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 	}
 	failpoint.Hit("gvisor.start.mounted")
 	return cell.Send(c.Channel, config(spec), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.Parent.Agent()})
-}
-
-// fixScores writes the oom_score_adj that the cell gave itself to every process of the machine once more: none can lower what a
-// writer with CAP_SYS_RESOURCE wrote, and what is started later inherits that.
-func fixScores(group *cgroup.Group) error {
-	pids, err := group.Processes()
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(cell.Score), 0)
-		switch {
-		case err == nil, errors.Is(err, unix.EACCES): // the node's own is higher
-		case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ESRCH): // it has ended
-		default:
-			return fmt.Errorf("protect the host's memory: %w", err)
-		}
-	}
-	return nil
 }
 
 func config(spec dayfly.InstanceSpec) cell.Config {

@@ -52,7 +52,7 @@ type Machine struct {
 	unwatch func()             // releases the watch on the cgroup; nil while there is none
 	ooms    *cgroup.OOMCounter // nil before the first command and after the end
 	over    bool
-	oom     bool
+	kills   int64 // for lack of memory, once it is over; -1 when that cannot be told
 }
 
 // New makes a machine of a group. ended, or nil, is called once when no process of it lives.
@@ -78,10 +78,13 @@ func (m *Machine) Usage(ctx context.Context) (dayfly.Usage, error) {
 }
 
 // OOMKills counts the processes killed for lack of memory. The node asks before and after every command, so it is not part
-// of Usage alone, which makes the kernel sum up all statistics.
+// of Usage alone, which makes the kernel sum up all statistics. After the machine's end it tells how many there were at the end.
 func (m *Machine) OOMKills() (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.over && m.kills >= 0 {
+		return m.kills, nil
+	}
 	counter := m.ooms
 	if counter == nil {
 		var err error
@@ -110,7 +113,7 @@ func (m *Machine) Paused() (bool, error) { return m.Group.Freezing() }
 func (m *Machine) OutOfMemory() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.oom
+	return m.kills > 0
 }
 
 // Ended tells whether the machine has ended.
@@ -177,8 +180,11 @@ func (m *Machine) Finish() {
 	m.once.Do(func() {
 		m.reap()
 		kills, err := m.OOMKills()
+		if err != nil {
+			kills = -1
+		}
 		m.mu.Lock()
-		m.over, m.oom = true, err == nil && kills > 0
+		m.over, m.kills = true, kills
 		unwatch := m.unwatch
 		if m.ooms != nil {
 			_ = m.ooms.Close()

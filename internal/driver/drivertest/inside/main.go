@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -37,6 +38,7 @@ var operations = map[string]func(args []string) error{
 	"hold":     hold,
 	"burn":     burn,
 	"alloc":    alloc,
+	"zeros":    zeros,
 	"children": children,
 	"bomb":     bomb,
 	"stopped":  stopped,
@@ -277,6 +279,27 @@ func alloc(a []string) error {
 		all = append(all, b)
 	}
 	fmt.Println("allocated", len(all))
+	return hold(nil)
+}
+
+// zeros reads so many MiB of zeros into memory that it never looks at: the kernel alone touches it.
+func zeros(a []string) error {
+	mib, err := strconv.Atoi(a[0])
+	if err != nil {
+		return err
+	}
+	f, err := os.Open("/dev/zero")
+	if err != nil {
+		return err
+	}
+	b, err := unix.Mmap(-1, 0, mib<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(f, b); err != nil {
+		return err
+	}
+	fmt.Println("read", len(b)>>20)
 	return hold(nil)
 }
 
