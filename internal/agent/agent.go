@@ -59,6 +59,7 @@ type Agent struct {
 	cfg      Config
 	children *children
 	table    *table
+	untidied untidied
 	threads  *threads
 	null     *os.File      // standard input of commands that were given none; nil when the machine has no /dev/null
 	disk     chan struct{} // slots for blocking reads and writes of files

@@ -110,6 +110,8 @@ func (a *Agent) launch(ctx context.Context, spec dayfly.ProcessSpec, stdin io.Re
 		return nil, err
 	}
 	p := a.newProcess(spec)
+	p.tidyAfter(ctx)
+	a.untidied.all()
 	p.gate <- struct{}{}
 	defer func() { <-p.gate }()
 	if err := a.table.add(p); err != nil {

@@ -31,23 +31,24 @@ type process struct {
 	charged      int64         // of the table's budget, under the table's lock
 	gate         chan struct{} // holds a token while a try is being started, so that no signal gets lost in between
 
-	mu       sync.Mutex
-	kin      kin
-	again    restarts
-	try      *try                 // the present or last one, or nil when the command could not be run
-	size     *dayfly.TerminalSize // or nil for pipes
-	timer    *time.Timer
-	out      [streams]capture
-	pending  int // what must still happen before the try is over: the leader's exit, the drains, a tree's death
-	leaderUp bool
-	status   unix.WaitStatus
-	ended    time.Time
-	timedOut bool
-	exit     *dayfly.Exit
-	readers  map[*reader]struct{}
-	changed  chan struct{} // closed at the next change that a reader waits for, or nil when none waits
-	space    chan struct{} // closed when a reader has moved on, or nil when the pump does not wait
-	done     chan struct{} // closed when exit is set
+	mu        sync.Mutex
+	kin       kin
+	again     restarts
+	try       *try                 // the present or last one, or nil when the command could not be run
+	size      *dayfly.TerminalSize // or nil for pipes
+	timer     *time.Timer
+	out       [streams]capture
+	pending   int // what must still happen before the try is over: the leader's exit, the drains, a tree's death
+	leaderUp  bool
+	answering bool // the request that started it is not over
+	status    unix.WaitStatus
+	ended     time.Time
+	timedOut  bool
+	exit      *dayfly.Exit
+	readers   map[*reader]struct{}
+	changed   chan struct{} // closed at the next change that a reader waits for, or nil when none waits
+	space     chan struct{} // closed when a reader has moved on, or nil when the pump does not wait
+	done      chan struct{} // closed when exit is set
 }
 
 // kin is what tells a process's descendants apart from all others, over all of its tries.
@@ -179,11 +180,7 @@ func (p *process) finishLocked() {
 	close(p.done)
 	p.agent.table.finish(p)
 	p.try, p.again.spec = nil, nil
-	if p.kin.leaf != nil {
-		go p.retireLeaf(p.kin.leaf, p.ended.Sub(p.started) >= cpuExact)
-	} else {
-		go p.agent.children.retire(p)
-	}
+	p.endedLocked()
 }
 
 // signalBase is what a shell adds to the number of the signal that a command died of.
