@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	sdk "dayfly.dev/dayfly/sdk/go"
@@ -283,14 +284,17 @@ func plausible(slope, own float64) bool {
 	return slope >= densityFewest && slope >= slack*own && (own == 0 || slope <= times*own+more)
 }
 
-// slope is the least squares one of y over x, which has at least two different values.
+// slope is how y changes with x: the middle of the slopes of all pairs of readings, which a few disturbed ones do not move. x has
+// at least two different values.
 func slope(x, y []float64) float64 {
-	var mx, my, xy, xx float64
+	var all []float64
 	for i := range x {
-		mx, my = mx+x[i]/float64(len(x)), my+y[i]/float64(len(x))
+		for j := range i {
+			if x[i] != x[j] {
+				all = append(all, (y[i]-y[j])/(x[i]-x[j]))
+			}
+		}
 	}
-	for i := range x {
-		xy, xx = xy+(x[i]-mx)*(y[i]-my), xx+(x[i]-mx)*(x[i]-mx)
-	}
-	return xy / xx
+	slices.Sort(all)
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }

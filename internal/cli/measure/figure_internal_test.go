@@ -45,10 +45,11 @@ func TestSlope(t *testing.T) {
 	}{
 		{"a line", []float64{100, 90, 80, 70}, -1},
 		{"level", []float64{5, 5, 5, 5}, 0},
-		{"one reading disturbed", []float64{100, 90, 83, 70}, -0.97},
+		{"one reading disturbed", []float64{100, 90, 83, 70}, -1},
+		{"the first far off", []float64{40, 90, 80, 70, 60}, -1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := slope([]float64{0, 10, 20, 30}, tt.y); math.Abs(got-tt.want) > 0.02 {
+			if got := slope([]float64{0, 10, 20, 30, 40}[:len(tt.y)], tt.y); math.Abs(got-tt.want) > 0.02 {
 				t.Errorf("slope %v, want %v", got, tt.want)
 			}
 		})
