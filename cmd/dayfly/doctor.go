@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"dayfly.dev/dayfly/internal/cgroup"
 	"dayfly.dev/dayfly/internal/cli"
 	"dayfly.dev/dayfly/internal/disk/btrfs"
+	"dayfly.dev/dayfly/internal/reserve"
 )
 
 // verdict is how a check of the host ended.
@@ -94,7 +96,7 @@ func report(cmd *cobra.Command, found []finding) error {
 func examine(ctx context.Context, cfg config) []finding {
 	found := []finding{
 		checkRoot(), checkKernel(), checkCgroups(), checkFilesystem("overlay"), checkBtrfs(cfg), checkQuota(cfg),
-		checkUserNamespaces(), checkKVM(), checkSpace(cfg), checkListen(cfg),
+		checkUserNamespaces(), checkThreads(), checkKVM(), checkSpace(cfg), checkListen(cfg),
 	}
 	found = append(found, checkNetwork(ctx, cfg)...)
 	return append(found, checkDrivers(ctx)...)
@@ -184,6 +186,39 @@ func checkUserNamespaces() finding {
 		return fail("user namespaces", "switched off", "sysctl user.max_user_namespaces=65536")
 	}
 	return ok("user namespaces", "up to %s", strings.TrimSpace(string(b)))
+}
+
+// Threads of an idle machine, for what doctor says. bench measures them.
+const (
+	threadsLinux  = 19
+	threadsGVisor = 31
+)
+
+// checkThreads tells how many sandboxes the kernel's own limit of threads allows, which is the first that a host with much memory
+// meets where nobody raised it (systemd does).
+func checkThreads() finding {
+	const check = "threads"
+	most := 0
+	for _, name := range []string{"pid_max", "threads-max"} {
+		b, err := os.ReadFile("/proc/sys/kernel/" + name)
+		if err != nil {
+			return warn(check, "cannot read the kernel's limit: "+err.Error())
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			return warn(check, "cannot read the kernel's limit: "+err.Error())
+		}
+		if most == 0 || n < most {
+			most = n
+		}
+	}
+	detail := fmt.Sprintf("%d: idle sandboxes end at about %d under linux, %d under gvisor", most, most/threadsLinux, most/threadsGVisor)
+	if most/threadsGVisor >= reserve.SlotsPerBlock {
+		return ok(check, "up to %d", most)
+	}
+	f := ok(check, "%s", detail)
+	f.Fix = []string{"for more, where the memory allows it: sysctl kernel.pid_max=4194304"}
+	return f
 }
 
 // KVM requests, from linux/kvm.h.
