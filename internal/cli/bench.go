@@ -24,6 +24,10 @@ It takes some minutes; progress is told on standard error. The host needs python
 left out. Everything that it makes bears a label dayfly-bench and is destroyed at the end, also after Ctrl-C. A second Ctrl-C
 leaves at once; then leases end it within 30 minutes. What cannot be measured is told with the reason and is no failure.
 
+Density really makes the sandboxes that --idle asks for, or as many as fit: the first create that is refused (503) ends it, and
+the table says why. Weight is what the host's available memory lost, the kernel's part among it, and what the processes of the
+sandboxes share of memory; the second stays true on a busy machine. A sample must still run a command at the end.
+
 Parts for --only: rounds (create, exec, request, pause, delete), burst (creates at once), density (memory of idle sandboxes),
 costs (what a program pays inside).`
 

@@ -62,7 +62,7 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"first_output", "create", "exec_true", "exec_python", "request", "pause", "resume", "delete", "burst",
-		"burst_delete", "idle_memory", "cost_cpu", "cost_syscalls", "cost_processes", "cost_files", "cost_tree", "cost_network"} {
+		"burst_delete", "idle_memory", "idle_pss", "idle_threads", "idle_alive", "idle_exec", "idle_density", "cost_cpu", "cost_syscalls", "cost_processes", "cost_files", "cost_tree", "cost_network"} {
 		if !told[id] {
 			t.Errorf("nothing is told of %s", id)
 		}
@@ -87,7 +87,7 @@ func TestBenchSkipsWhatCannotBeMeasured(t *testing.T) {
 			t.Errorf("exit %d: %s%s", out.Code, out.Stdout, out.Stderr)
 		}
 	})
-	for _, args := range [][]string{{"-n", "0"}, {"--burst", "-1"}, {"--idle", "5000"}, {"--only", "rounds,nope"}, {"extra"}} {
+	for _, args := range [][]string{{"-n", "0"}, {"--burst", "-1"}, {"--idle", "4097"}, {"--only", "rounds,nope"}, {"extra"}} {
 		t.Run("wrong use: "+strings.Join(args, " "), func(t *testing.T) {
 			if out := s.Dayfly(t.Context(), append([]string{"bench"}, args...)...); out.Code != 2 {
 				t.Errorf("exit %d: %s%s", out.Code, out.Stdout, out.Stderr)

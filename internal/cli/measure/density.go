@@ -118,7 +118,7 @@ func (c *crowd) grow(ctx context.Context, n int) error {
 		c.boxes = append(c.boxes, made...)
 		switch {
 		case err == nil:
-		case sdk.ErrorCode(err) != sdk.CodeNoCapacity:
+		case !full(err):
 			return fmt.Errorf("create one beside %d: %w", len(c.boxes), err)
 		case atOnce == 1:
 			c.refused = err
@@ -140,11 +140,17 @@ func (c *crowd) more(ctx context.Context, n int) (made []*sdk.Sandbox, err error
 		switch {
 		case errs[i] == nil:
 			made = append(made, box)
-		case err == nil || sdk.ErrorCode(err) == sdk.CodeNoCapacity:
+		case err == nil || full(err):
 			err = errs[i]
 		}
 	}
 	return made, err
+}
+
+// full tells that a create failed because there is no room for it, or none for this account.
+func full(err error) bool {
+	code := sdk.ErrorCode(err)
+	return code == sdk.CodeNoCapacity || code == sdk.CodeQuotaExceeded
 }
 
 // read takes a reading when the free memory stands still, or after so many steps of waiting for that.
@@ -280,7 +286,7 @@ func (c *crowd) each() (mib float64, how string) {
 
 // plausible tells whether a slope in MiB can be the weight of sandboxes whose own pages weigh so much; 0: that is not known.
 func plausible(slope, own float64) bool {
-	const slack, times, more = 0.95, 2, 8 // of own; of own, and MiB beside it for the kernel's part
+	const slack, times, more = 0.8, 2, 8 // of own, which shares of files in memory are counted in; of own, and MiB beside it for the kernel's part
 	return slope >= densityFewest && slope >= slack*own && (own == 0 || slope <= times*own+more)
 }
 

@@ -2,8 +2,14 @@ package measure
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"sync"
 	"testing"
+
+	sdk "dayfly.dev/dayfly/sdk/go"
 )
 
 func TestWhoseProcessItIs(t *testing.T) {
@@ -58,6 +64,57 @@ func TestWhatASlopeCanBe(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := plausible(tt.slope, tt.own); got != tt.want {
 				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// roomFor is a server that has room for so many sandboxes, and tells more with an error of code.
+func roomFor(t *testing.T, n int, status int, code sdk.Code) *sdk.Client {
+	var mu sync.Mutex
+	known := map[string]bool{} // keys: a try again is no other create
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if key := r.Header.Get("Idempotency-Key"); len(known) < n || known[key] {
+			known[key] = true
+			w.WriteHeader(http.StatusCreated)
+			_, _ = fmt.Fprintf(w, `{"id":"sb%020d","status":"running","isolation":"linux"}`, len(known))
+			return
+		}
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"error":{"type":%q,"message":"there is no room"}}`, code)
+	}))
+	t.Cleanup(s.Close)
+	client, err := sdk.New(sdk.Options{URL: s.URL, APIKey: "dfk_test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func TestIdleSandboxesEndWhereNoMoreFit(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		room    int
+		status  int
+		code    sdk.Code
+		made    int
+		refused bool
+		fails   bool
+	}{
+		{"all fit", 100, 0, "", 40, false, false},
+		{"the host is full", 21, http.StatusServiceUnavailable, sdk.CodeNoCapacity, 21, true, false},
+		{"the account has all it may", 7, http.StatusConflict, sdk.CodeQuotaExceeded, 7, true, false},
+		{"none fits", 0, http.StatusServiceUnavailable, sdk.CodeNoCapacity, 0, true, false},
+		{"something else is wrong", 21, http.StatusInternalServerError, sdk.CodeInternal, 21, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := &crowd{run: &run{boxes: newBoxes(roomFor(t, tt.room, tt.status, tt.code))}, isolation: "linux"}
+			err := c.grow(t.Context(), 40)
+			if len(c.boxes) != tt.made || (c.refused != nil) != tt.refused || (err != nil) != tt.fails {
+				t.Errorf("%d made, refused: %v, error: %v", len(c.boxes), c.refused, err)
 			}
 		})
 	}
