@@ -57,6 +57,7 @@ const connectionsMax = 16
 // Agent does inside what a node asks for.
 type Agent struct {
 	cfg      Config
+	clock    *clock // set before anything is served
 	children *children
 	table    *table
 	untidied untidied
@@ -75,6 +76,9 @@ type Agent struct {
 
 var _ agentwire.Machine = (*Agent)(nil)
 
+// Aged implements agentwire.Aged.
+func (a *Agent) Aged(age time.Duration) { a.clock.aged(age) }
+
 // Serve runs the agent on a listener until ctx ends or the listener fails. It takes over the process: it reaps every child,
 // handles signals, and sets the umask and the garbage collector. It is called once.
 func Serve(ctx context.Context, l net.Listener, cfg Config) error {
@@ -89,11 +93,10 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	}
 	listenAgain()
 	a.catchSignals()
-	clock, err := newClock(cfg.Granted, cfg.GrantFile)
-	if err != nil {
+	if a.clock, err = newClock(cfg.Granted, cfg.GrantFile); err != nil {
 		return err
 	}
-	go clock.run(ctx, func() { a.die(exitLeaseOver) })
+	go a.clock.run(ctx, func() { a.die(exitLeaseOver) })
 	err = a.accept(ctx, l)
 	if os.Getpid() != 1 {
 		a.children.killAll() // the end of a PID 1 does this by itself

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,17 +22,21 @@ const (
 	grantMax  = 32               // bytes of a grant file
 )
 
-// clock is the last resort that ends the machine. It counts from its own start on the monotonic clock, so no step of any
-// wall clock matters, and it knows no host time.
+// clock is the last resort that ends the machine. It counts on the monotonic clock, so no step of any wall clock matters, and it
+// knows no host time: it counts from its own start until a node tells how old the lease was then, which is more where a start took long.
 type clock struct {
-	born    time.Time
+	older chan struct{} // wakes run
+
+	mu   sync.Mutex
+	born time.Time // of the lease, as far as is known
+
 	granted time.Duration
 	dir     *os.File // of the grant file, held open so that nothing mounted over it later hides it, or nil
 	name    string
 }
 
 func newClock(granted time.Duration, file string) (*clock, error) {
-	c := &clock{born: time.Now(), granted: granted}
+	c := &clock{born: time.Now(), granted: granted, older: make(chan struct{}, 1)}
 	if file == "" {
 		return c, nil
 	}
@@ -43,6 +48,27 @@ func newClock(granted time.Duration, file string) (*clock, error) {
 	return c, nil
 }
 
+// aged takes what a node says of the lease's age. It only ever makes it older.
+func (c *clock) aged(age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	born := time.Now().Add(-age)
+	if !born.Before(c.born) {
+		return
+	}
+	c.born = born
+	select {
+	case c.older <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+func (c *clock) birth() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.born
+}
+
 // run waits for the end of the grant and calls end, unless the grant has grown by then. Without a grant it only returns
 // when ctx ends.
 func (c *clock) run(ctx context.Context, end func()) {
@@ -50,11 +76,14 @@ func (c *clock) run(ctx context.Context, end func()) {
 		return
 	}
 	for {
-		timer := time.NewTimer(time.Until(c.born.Add(c.granted + clockLate)))
+		timer := time.NewTimer(time.Until(c.birth().Add(c.granted + clockLate)))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-c.older:
+			timer.Stop()
+			continue
 		case <-timer.C:
 		}
 		granted, err := c.read()

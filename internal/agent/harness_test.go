@@ -191,13 +191,16 @@ func (m *machine) start(t testing.TB, o options, listener *os.File) {
 	})
 }
 
-func (m *machine) connect(t testing.TB) *agentwire.Client {
+func (m *machine) connect(t testing.TB) *agentwire.Client { return m.connectSince(t, 0) }
+
+// connectSince connects as a node does that knows how old the lease is.
+func (m *machine) connectSince(t testing.TB, age time.Duration) *agentwire.Client {
 	t.Helper()
 	conn, err := net.Dial("unix", m.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := agentwire.NewClient(t.Context(), conn)
+	c, err := agentwire.NewClientSince(t.Context(), conn, age)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,12 +28,15 @@ func TestOwnClock(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, grant string
+		age         time.Duration // of the lease at the start, or 0: as old as the agent
 		want        time.Duration // from the start to the end
 	}{
-		{"ends two seconds late", "1", 3 * time.Second},
-		{"a grown grant counts", "3\n", 5 * time.Second},
-		{"a hostile grant does not", "99999999999999999999", 3 * time.Second},
-		{"a missing grant does not", "", 3 * time.Second},
+		{"ends two seconds late", "1", 0, 3 * time.Second},
+		{"a grown grant counts", "3\n", 0, 5 * time.Second},
+		{"a hostile grant does not", "99999999999999999999", 0, 3 * time.Second},
+		{"a missing grant does not", "", 0, 3 * time.Second},
+		{"a start that took long counts", "9", 8 * time.Second, 3 * time.Second},
+		{"nobody makes it younger", "1", -time.Hour, 3 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,6 +56,9 @@ func TestOwnClock(t *testing.T) {
 			child, _ := strconv.Atoi(strings.TrimSpace(string(o.Data)))
 			if write(grant, tt.grant); tt.grant == "" {
 				_ = os.Remove(grant)
+			}
+			if tt.age != 0 {
+				m.connectSince(t, tt.age)
 			}
 			select {
 			case <-m.exited:

@@ -29,13 +29,18 @@ type Client struct {
 
 var _ Machine = (*Client)(nil)
 
-// NewClient says hello on conn and takes it over; on an error conn is closed. It blocks until the agent has answered, ctx
-// ends or 30 seconds have passed.
+// NewClient is NewClientSince without an age.
 func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
+	return NewClientSince(ctx, conn, 0)
+}
+
+// NewClientSince says hello on conn and takes it over; on an error conn is closed. It blocks until the agent has answered, ctx
+// ends or 30 seconds have passed. age is how long ago the sandbox's lease began, which an agent may only know less of, or 0.
+func NewClientSince(ctx context.Context, conn net.Conn, age time.Duration) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	version, features, err := greet(conn)
+	version, features, err := greet(conn, age)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -55,8 +60,8 @@ func NewClient(ctx context.Context, conn net.Conn) (*Client, error) {
 }
 
 // greet says hello and gives what the agent answered: the version that both ends speak and its features.
-func greet(conn net.Conn) (int, []string, error) {
-	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax}); err != nil {
+func greet(conn net.Conn, age time.Duration) (int, []string, error) {
+	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax, AgeMS: max(0, age.Milliseconds())}); err != nil {
 		return 0, nil, err
 	}
 	theirs, err := readHello(conn)

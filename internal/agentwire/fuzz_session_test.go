@@ -66,7 +66,7 @@ func FuzzCalls(f *testing.F) {
 // serveAnswer speaks the agent's end of one connection: the first stream gets the answer and is closed.
 func serveAnswer(conn net.Conn, answer []byte) {
 	defer conn.Close()
-	if welcome(conn) != nil {
+	if _, err := welcome(conn); err != nil {
 		return
 	}
 	session, err := yamux.Server(conn, muxConfig())
@@ -107,7 +107,7 @@ func FuzzServe(f *testing.F) {
 		node, agent := net.Pipe()
 		served := make(chan error, 1)
 		go func() { served <- ServeConn(context.Background(), agent, nothing{}) }()
-		if _, _, err := greet(node); err != nil {
+		if _, _, err := greet(node, 0); err != nil {
 			t.Fatal(err)
 		}
 		read := make(chan struct{})

@@ -28,6 +28,7 @@ type hello struct {
 	Min      int      `json:"min"`
 	Max      int      `json:"max"`
 	Features []string `json:"features,omitempty"` // of the agent, beyond the version
+	AgeMS    int64    `json:"age_ms,omitempty"`   // of the node: how long ago the sandbox's lease began, at least; 0: not told
 }
 
 // writeHello sends h in one write.

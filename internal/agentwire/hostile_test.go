@@ -53,7 +53,7 @@ func greeted(t *testing.T, serve func(conn net.Conn)) *Client {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if welcome(agent) == nil {
+		if _, err := welcome(agent); err == nil {
 			serve(agent)
 		}
 	}()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"time"
 
 	"dayfly.dev/dayfly"
 )
@@ -83,6 +84,12 @@ type Machine interface {
 	// WriteArchive unpacks a plain tar (the caller has undone any compression) into a directory that is made if missing.
 	// CodeInvalid names an entry that is refused. What was unpacked before stays.
 	WriteArchive(ctx context.Context, path string, r io.Reader) error
+}
+
+// Aged is a Machine that wants to know how old it is.
+type Aged interface {
+	// Aged is called with each hello that tells how long ago the sandbox's lease began, at least.
+	Aged(age time.Duration)
 }
 
 // Watcher is a Machine that wants to know when requests begin and end.

@@ -27,8 +27,12 @@ func ServeConn(ctx context.Context, conn net.Conn, m Machine) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer conn.Close()
-	if err := welcome(conn); err != nil {
+	theirs, err := welcome(conn)
+	if err != nil {
 		return err
+	}
+	if a, ok := m.(Aged); ok && theirs.AgeMS > 0 && theirs.AgeMS <= dayfly.LeaseCeiling.Milliseconds() {
+		a.Aged(time.Duration(theirs.AgeMS) * time.Millisecond)
 	}
 	session, err := yamux.Server(newGuard(conn, false /* the node is trusted */), muxConfig())
 	if err != nil {
@@ -52,20 +56,20 @@ func ServeConn(ctx context.Context, conn net.Conn, m Machine) error {
 	}
 }
 
-// welcome answers the node's hello.
-func welcome(conn net.Conn) error {
+// welcome answers the node's hello and gives it.
+func welcome(conn net.Conn) (hello, error) {
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	theirs, err := readHello(conn)
 	if err != nil {
-		return err
+		return theirs, err
 	}
 	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax, Features: features()}); err != nil {
-		return err
+		return theirs, err
 	}
 	if _, err := settle(theirs); err != nil {
-		return err
+		return theirs, err
 	}
-	return conn.SetDeadline(time.Time{})
+	return theirs, conn.SetDeadline(time.Time{})
 }
 
 // exchange is one request being served.

@@ -70,7 +70,7 @@ func (b *Box) destroyed() {
 func (b *Box) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
-	client, err := b.dial(ctx)
+	client, err := b.dial(ctx, b.m.Now().Boot-b.state().Sandbox.Lease.Born) // the agent's clock is late by what the start took
 	if err != nil {
 		return errors.New(err.Error()) // not the code: a start that fails is no sandbox that ended
 	}
@@ -80,13 +80,14 @@ func (b *Box) greet(ctx context.Context) error {
 	return nil
 }
 
-func (b *Box) dial(ctx context.Context) (*agentwire.Client, error) {
+// dial says hello to the agent; age is how old the lease is now if the agent shall know, or 0.
+func (b *Box) dial(ctx context.Context, age time.Duration) (*agentwire.Client, error) {
 	conn, err := b.inst.Dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errDial, err)
 	}
 	kills := b.oomKills(ctx)
-	client, err := agentwire.NewClient(ctx, conn)
+	client, err := agentwire.NewClientSince(ctx, conn, age)
 	if err == nil {
 		b.outlived(kills) // the agent has said hello
 	}
@@ -148,7 +149,7 @@ var errReleased = errors.New("the sandbox was let go of")
 func (b *Box) redial(d *dialing) {
 	ctx, cancel := context.WithTimeout(b.m.life, greetTimeout)
 	defer cancel()
-	client, err := b.dial(ctx)
+	client, err := b.dial(ctx, 0)
 	if err != nil && !errors.Is(err, errDial) {
 		err = fmt.Errorf("%w: %w", agentwire.ErrLost, err)
 	}
