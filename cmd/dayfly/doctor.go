@@ -74,7 +74,7 @@ func doctorCommand() *cobra.Command {
 			return nil
 		},
 	}
-	addSettings(cmd, "data", "listen", "network-range", "network-allow-private", "disk-pool", "disk-quota")
+	addSettings(cmd, "data", "listen", "network-range", "network-allow-private", "disk-pool", "disk-quota", "isolation-auto", "gvisor-runsc-path")
 	return cmd
 }
 
@@ -99,7 +99,7 @@ func examine(ctx context.Context, cfg config) []finding {
 		checkUserNamespaces(), checkThreads(), checkKVM(), checkSpace(cfg), checkListen(cfg),
 	}
 	found = append(found, checkNetwork(ctx, cfg)...)
-	return append(found, checkDrivers(ctx)...)
+	return append(found, checkDrivers(ctx, cfg)...)
 }
 
 func checkRoot() finding {
@@ -249,14 +249,19 @@ func checkKVM() finding {
 // diskWanted is what a first start needs: the base image unpacked, and room for sandboxes.
 const diskWanted = 4 << 30
 
-func checkSpace(cfg config) finding {
-	dir := cfg.Data
+// nearest is a directory if it is there, else the closest one above it that is.
+func nearest(dir string) string {
 	for dir != "/" {
 		if _, err := os.Stat(dir); err == nil {
 			break
 		}
 		dir = filepath.Dir(dir)
 	}
+	return dir
+}
+
+func checkSpace(cfg config) finding {
+	dir := nearest(cfg.Data)
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return warn("disk space", "cannot read it for "+dir)

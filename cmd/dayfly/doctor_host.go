@@ -37,10 +37,18 @@ func checkNetwork(ctx context.Context, cfg config) []finding {
 	return found
 }
 
-// explainAuto tells what a sandbox gets that asks for no isolation.
-func explainAuto(works map[dayfly.Isolation]bool) finding {
+// explainAuto tells what a sandbox gets that asks for no isolation. set is what the operator made of it, or empty.
+func explainAuto(works map[dayfly.Isolation]bool, set dayfly.Isolation) finding {
 	f := finding{Check: "isolation auto", Verdict: verdictOK}
 	switch {
+	case set == dayfly.IsolationLinux && works[set]:
+		f.Detail = "means linux here, because isolation.auto says so: sandboxes share the host's kernel unless they ask for gvisor"
+	case set != "" && !works[set]:
+		f.Verdict = verdictWarn
+		f.Detail = fmt.Sprintf("means nothing here: isolation.auto says %s, which does not work", set)
+		if !works[dayfly.IsolationGVisor] && !works[dayfly.IsolationLinux] {
+			f.Verdict = verdictFail
+		}
 	case works[dayfly.IsolationGVisor]:
 		f.Detail = "means gvisor here: a user-space kernel answers every system call, for code that nobody has read; " +
 			"linux shares the host's kernel, starts faster, and is given to who asks for it"
@@ -55,17 +63,18 @@ func explainAuto(works map[dayfly.Isolation]bool) finding {
 	return f
 }
 
-// checkDrivers probes every isolation driver by really starting something.
-func checkDrivers(ctx context.Context) []finding {
+// checkDrivers probes every isolation driver by really starting something, with what would be the server's settings. Helpers are
+// unpacked where the server would, and removed again.
+func checkDrivers(ctx context.Context, cfg config) []finding {
 	if os.Geteuid() != 0 {
 		return []finding{fail("drivers", "cannot be tried without root", "run it with sudo")}
 	}
-	helpers, err := os.MkdirTemp("", "dayfly-doctor-")
+	helpers, err := os.MkdirTemp(nearest(cfg.Data), ".dayfly-doctor-")
 	if err != nil {
-		return []finding{fail("drivers", err.Error())}
+		return []finding{fail("drivers", "cannot be tried: "+err.Error(), "choose a place that can be written to with --data")}
 	}
 	defer os.RemoveAll(helpers)
-	drivers, err := driver.All(driver.Options{Installation: dayfly.NewInstallation(), Helpers: helpers})
+	drivers, err := driver.All(driver.Options{Installation: dayfly.NewInstallation(), Helpers: helpers, Runsc: cfg.GVisor.RunscPath})
 	if err != nil {
 		return []finding{fail("drivers", err.Error())}
 	}
@@ -85,5 +94,5 @@ func checkDrivers(ctx context.Context) []finding {
 		}
 		found = append(found, f)
 	}
-	return append(found, explainAuto(works))
+	return append(found, explainAuto(works, cfg.auto()))
 }

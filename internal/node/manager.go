@@ -105,8 +105,11 @@ func New(opt Options) *Manager {
 // probe tries a driver. It is not bound to the request that happens to be the first to ask.
 func (m *Manager) probe(d dayfly.Driver) dayfly.Capability {
 	c := d.Probe(m.life)
-	if !c.Works {
+	switch {
+	case !c.Works:
 		m.opt.Log.Warn("driver does not work here", "driver", d.Name(), "reasons", c.Reasons)
+	case len(c.Reasons) > 0: // such as whose program it runs
+		m.opt.Log.Info("driver works", "driver", d.Name(), "notes", c.Reasons)
 	}
 	return c
 }

@@ -76,6 +76,18 @@ func TestUnfitHelpersAreToldAsSuch(t *testing.T) {
 		{"runsc that fails", "does not run", func(t *testing.T) gvisor.Options {
 			return gvisor.Options{Runsc: program(t, "#!/bin/sh\nexit 3\n", 0o755)}
 		}},
+		{"runsc of another machine", "exec format error", func(t *testing.T) gvisor.Options {
+			return gvisor.Options{Runsc: otherMachine(t)}
+		}},
+		{"runsc that hangs", "does not answer", func(t *testing.T) gvisor.Options {
+			return gvisor.Options{Runsc: program(t, "#!/bin/sh\n/bin/sleep 1000\n", 0o755)}
+		}},
+		{"runsc that talks without end", "talks without end", func(t *testing.T) gvisor.Options {
+			return gvisor.Options{Runsc: program(t, "#!/bin/sh\nwhile :; do echo garbage; done\n", 0o755)}
+		}},
+		{"runsc too old", "flag provided but not defined", func(t *testing.T) gvisor.Options {
+			return gvisor.Options{Runsc: program(t, "#!/bin/sh\necho 'flag provided but not defined: -allow-suid' >&2\nexit 2\n", 0o755)}
+		}},
 		{"something else", "is no runsc", func(t *testing.T) gvisor.Options {
 			return gvisor.Options{Runsc: program(t, "#!/bin/sh\necho hello\n", 0o755)}
 		}},
@@ -89,35 +101,6 @@ func TestUnfitHelpersAreToldAsSuch(t *testing.T) {
 				t.Errorf("Probe = %+v, want %q among the reasons, and what to do", c, tt.want)
 			}
 		})
-	}
-}
-
-// TestForeignRunsc: another runsc is used when it works, and shown. One that does not start machines is told as such.
-func TestForeignRunsc(t *testing.T) {
-	w := drivertest.NewWorld(t)
-	if c := open(t, w).Probe(t.Context()); !c.Works {
-		t.Fatalf("Probe = %+v", c)
-	}
-	helpers, err := filepath.Glob(w.Dir + "/dayfly-gvisor-*")
-	if err != nil || len(helpers) != 1 {
-		t.Fatalf("helpers: %v, %v", helpers, err)
-	}
-	agent, err := os.ReadFile(w.Agent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := gvisor.Options{Installation: w.Installation, Agent: func() ([]byte, error) { return agent, nil }, Scratch: w.Dir, Runsc: helpers[0]}
-	if c := probe(t, o); !c.Works || !strings.Contains(strings.Join(c.Reasons, "\n"), "version") {
-		t.Errorf("Probe = %+v", c)
-	}
-	o.Runsc = program(t, "#!/bin/sh\n[ \"$1\" = --version ] && echo 'runsc version fake'\n", 0o755)
-	d, err := gvisor.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if c := d.Probe(t.Context()); c.Works || len(c.Reasons) == 0 {
-		t.Errorf("Probe of a runsc that starts nothing = %+v", c)
 	}
 }
 

@@ -24,8 +24,12 @@ func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 	}
 	ground.Doubt(&c, err)
 	ground.Try(ctx, d.Ground, &c, probeWait, d.start, idle)
-	if c.Works && runsc.foreign != "" {
-		c.Reasons = append(c.Reasons, "it uses "+runsc.path+", version "+runsc.foreign+", instead of the built-in gVisor")
+	if runsc.foreign != "" {
+		c.Reasons = append(c.Reasons, "it uses "+runsc.path+", version "+runsc.foreign+", instead of the built-in gVisor, "+
+			"and may end a machine at one of many pauses, which the built-in one does not")
+		if !c.Works {
+			c.Install = append(c.Install, foreignHint)
+		}
 	}
 	return c
 }
