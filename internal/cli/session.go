@@ -30,8 +30,9 @@ const (
 	attachPatience = 20 * time.Second
 	detachPause    = time.Second     // a key of the sequence must follow within
 	hangUpPatience = 2 * time.Second // for a command's end after the session's own was asked for
-	leaveMax       = time.Second     // for output that a stopped terminal does not take
-	typedMax       = 256 << 10       // bytes typed that the command has not read
+	hangUpAgain    = 500 * time.Millisecond
+	leaveMax       = time.Second // for output that a stopped terminal does not take
+	typedMax       = 256 << 10   // bytes typed that the command has not read
 )
 
 // ends of a session beside the command's own.
@@ -55,7 +56,7 @@ func (s *session) run(ctx context.Context) error {
 	defer s.terminal.restore()
 	defer beforeExit(ctx, s.terminal.restore)()
 
-	exit, err := s.follow(ctx, a)
+	exit, err := s.follow(ctx, a, size)
 	s.terminal.restore()
 	return s.outcome(exit, err)
 }
@@ -81,8 +82,8 @@ func (s *session) outcome(exit *sdk.Exit, err error) error {
 func (s *session) comeBack() string { return "dayfly attach " + s.sandbox.ID + " " + s.process }
 
 // follow moves bytes both ways until it is over. All that it starts has ended when it returns, but for output that the user's
-// stopped terminal does not take.
-func (s *session) follow(ctx context.Context, a *sdk.Attachment) (*sdk.Exit, error) {
+// stopped terminal does not take. size is the one that the command was given.
+func (s *session) follow(ctx context.Context, a *sdk.Attachment, size sdk.TerminalSize) (*sdk.Exit, error) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -101,7 +102,7 @@ func (s *session) follow(ctx context.Context, a *sdk.Attachment) (*sdk.Exit, err
 		shown <- exit
 		over <- err
 	}()
-	start(func() { s.followSize(running, a) })
+	start(func() { s.followSize(running, a, size) })
 	start(func() { s.typing(running, a, over) })
 	quits := make(chan os.Signal, 1)
 	signal.Notify(quits, syscall.SIGQUIT) // which would end this program with the terminal as it is
@@ -122,16 +123,26 @@ func (s *session) follow(ctx context.Context, a *sdk.Attachment) (*sdk.Exit, err
 	return s.last(shown), err
 }
 
-// hangUp passes on what ended the session, and waits a little for the command's end.
+// hangUp passes on what ended the session, and waits a little for the command's end. A hang-up is told again: a shell that draws its
+// prompt at that moment, because it was told a size, notes the first and then waits for a key (bash does); a terminal that is closed
+// would end that wait, but this one stays for those who come back.
 func (s *session) hangUp(ctx context.Context, over <-chan error) {
 	call, stop := context.WithTimeout(ctx, hangUpPatience)
 	defer stop()
-	if s.sandbox.Signal(call, s.process, signalName(s.ended), true) != nil {
-		return
+	var again <-chan time.Time // never, but for a hang-up
+	if signalName(s.ended) == "HUP" {
+		ticker := time.NewTicker(hangUpAgain)
+		defer ticker.Stop()
+		again = ticker.C
 	}
-	select {
-	case <-over:
-	case <-call.Done():
+	for s.sandbox.Signal(call, s.process, signalName(s.ended), true) == nil {
+		select {
+		case <-over:
+			return
+		case <-call.Done():
+			return
+		case <-again:
+		}
 	}
 }
 
@@ -179,10 +190,13 @@ func (s *session) say(format string, args ...any) {
 }
 
 // followSize gives the command's terminal the size of the user's, also after the session was stopped and goes on.
-func (s *session) followSize(ctx context.Context, a *sdk.Attachment) {
+func (s *session) followSize(ctx context.Context, a *sdk.Attachment, given sdk.TerminalSize) {
 	changes := make(chan os.Signal, 1) // one is enough: the size is read when it is taken
 	signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
 	defer signal.Stop(changes)
+	if now := s.terminal.size(); now != given { // it changed before anybody told of changes
+		_ = a.Resize(now)
+	}
 	for {
 		select {
 		case <-ctx.Done():

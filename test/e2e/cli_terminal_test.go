@@ -247,7 +247,7 @@ func TestAWindowThatClosesHangsItsShellUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p, err = b.WaitProcess(t.Context(), p.ID, endMax); err != nil || p.ExitCode == nil {
-			t.Errorf("the shell is %+v (%v)", p, err)
+			t.Errorf("the shell is %+v (%v) and wrote %q", p, err, s.Dayfly(t.Context(), "logs", b.ID, p.ID).Stdout)
 		}
 	}
 }
