@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -216,9 +214,21 @@ func (b *box) reasonLocked(r record, wrong func(string, ...any) error) error {
 	return nil
 }
 
+// parts are what a sandbox consists of on the host, under the isolation that servers give here.
+func parts() []string {
+	if os.Getenv(host.EnvIsolation) == "linux" {
+		return []string{host.PartFirst}
+	}
+	return []string{host.PartFirst, host.PartSentry, host.PartGofer}
+}
+
 // killAgent kills the sandbox's first process from outside.
-func (b *box) killAgent(s *host.Server) error {
-	pid, err := firstProcess(s, b.id)
+func (b *box) killAgent(s *host.Server) error { return b.kill(s, host.PartFirst) }
+
+// kill kills a part of the sandbox from outside, unless it is gone already.
+func (b *box) kill(s *host.Server, part string) error {
+	all, err := s.Parts(b.id)
+	pid := all[part]
 	if err != nil || pid == 0 {
 		return err
 	}
@@ -227,30 +237,9 @@ func (b *box) killAgent(s *host.Server) error {
 	if b.hurt.IsZero() { // else it may have died already, of the point that is armed in it
 		b.hurt = time.Now()
 	}
-	b.tell("its agent is killed")
+	b.tell("its part %s is killed", part)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	return nil
-}
-
-// firstProcess finds PID 1 of a sandbox, or 0: the one that its control group has and whose own name for itself is 1.
-func firstProcess(s *host.Server, id string) (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		return 0, err
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil || !strings.Contains(string(b), "/dayfly-"+s.Installation+"/"+id) {
-			continue
-		}
-		status, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "status"))
-		for line := range strings.Lines(string(status)) {
-			if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "NSpid:" && fields[2] == "1" {
-				return strconv.Atoi(fields[1])
-			}
-		}
-	}
-	return 0, nil
 }

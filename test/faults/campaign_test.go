@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"dayfly.dev/dayfly/test/host"
 )
 
 // firedMax is how long a round waits for its failpoint: not every round comes past it.
@@ -31,41 +33,66 @@ const stopLate = 100 * time.Millisecond
 
 func testContext() context.Context { return context.Background() }
 
+// worldsMax is how many servers the rounds of a campaign are dealt to, which work at once.
+const worldsMax = 3
+
+// tally counts what became of the failpoints of all worlds.
+type tally struct {
+	sync.Mutex
+	fired, missed map[string]int
+	bad           int
+}
+
 // TestCampaign kills at random, restarts, and looks whether every promise was kept.
 func TestCampaign(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
 	points, err := failpoints()
 	if err != nil || len(points) < 50 {
 		t.Fatalf("%d failpoints found in the source (%v)", len(points), err)
 	}
-	fired, missed := map[string]int{}, map[string]int{}
-	bad := 0
+	all := &tally{fired: map[string]int{}, missed: map[string]int{}}
 	began := time.Now()
-	for i := range *rounds {
-		n := *seed + uint64(i)
-		p, err := w.round(n, points)
-		if p.fired {
-			fired[p.point]++
-		} else if p.point != "" {
-			missed[p.point]++
-		}
-		took := "ok"
-		if err != nil {
-			bad++
-			took = "FAILED"
-			t.Errorf("round %d, seed %d: %s\n\t%v\n\tagain: go test ./test/faults -run Campaign -rounds 1 -seed %d", i, n, p, err, n)
-		}
-		t.Logf("round %d, seed %d: %s: %s", i, n, p, took)
-		if bad >= badMax || t.Context().Err() != nil {
-			break
-		}
+	t.Cleanup(func() {
+		t.Logf("%d rounds in %s, %d with a broken promise, %d of %d failpoints fired", *rounds, time.Since(began).Round(time.Second), all.bad, len(all.fired), len(points))
+		maps.DeleteFunc(all.missed, func(point string, _ int) bool { return all.fired[point] > 0 })
+		t.Logf("armed and never fired: %v", all.missed)
+	})
+	for first := range min(worldsMax, *rounds) {
+		t.Run(fmt.Sprint("world ", first), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for i := first; i < *rounds && t.Context().Err() == nil; i += worldsMax {
+				if w.campaignRound(t, i, points, all) >= badMax {
+					break
+				}
+			}
+			if err := w.panicked(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	t.Logf("%d rounds in %s, %d with a broken promise, %d of %d failpoints fired", *rounds, time.Since(began).Round(time.Second), bad, len(fired), len(points))
-	maps.DeleteFunc(missed, func(point string, _ int) bool { return fired[point] > 0 })
-	t.Logf("armed and never fired: %v", missed)
-	if err := w.panicked(); err != nil {
-		t.Error(err)
+}
+
+// campaignRound is one round and its report; how many were bad up to now.
+func (w *world) campaignRound(t *testing.T, i int, points []string, all *tally) (bad int) {
+	t.Helper()
+	n := *seed + uint64(i)
+	p, err := w.round(n, points)
+	all.Lock()
+	defer all.Unlock()
+	if p.fired {
+		all.fired[p.point]++
+	} else if p.point != "" {
+		all.missed[p.point]++
 	}
+	took := "ok"
+	if err != nil {
+		all.bad++
+		took = "FAILED"
+		t.Errorf("round %d, seed %d: %s\n\t%v\n\tagain: go test ./test/faults -run Campaign -rounds 1 -seed %d", i, n, p, err, n)
+	}
+	t.Logf("round %d, seed %d: %s: %s", i, n, p, took)
+	return all.bad
 }
 
 var hitPattern = regexp.MustCompile(`failpoint\.Hit\("([^"]+)"\)`)
@@ -105,7 +132,7 @@ type plan struct {
 	delay   time.Duration // before the signals, without a point
 	server  bool          // killed
 	warden  bool          // killed
-	agent   bool          // of one sandbox killed
+	part    string        // of one sandbox killed, or empty
 	freeze  string        // server or warden: stopped for a while instead of killed, or empty
 	down    time.Duration // between the kill and the restart, or the length of the freeze
 	fired   bool
@@ -118,7 +145,7 @@ func (p plan) String() string {
 	} else {
 		what = append(what, "after "+p.delay.String())
 	}
-	for name, on := range map[string]bool{"server": p.server, "warden": p.warden, "agent": p.agent} {
+	for name, on := range map[string]bool{"server": p.server, "warden": p.warden, "a sandbox's " + p.part: p.part != ""} {
 		if on {
 			what = append(what, "kill "+name)
 		}
@@ -162,11 +189,14 @@ func newPlan(rng *rand.Rand, point string) plan {
 	case 4:
 		p.server, p.warden = true, true
 	case 5:
-		p.agent = true
+		p.part = host.PartFirst
 	case 6:
-		p.server, p.warden, p.agent = true, true, true
+		p.server, p.warden, p.part = true, true, host.PartFirst
 	case 7:
 		p.freeze = []string{"server", "warden"}[rng.IntN(2)]
+	}
+	if all := parts(); len(all) > 1 && (p.part != "" || rng.IntN(3) == 0) { // more that can be killed, so more often
+		p.part = all[rng.IntN(len(all))]
 	}
 	return p
 }
@@ -286,7 +316,7 @@ func (w *world) waitFired(p plan, victim *box) (pid int, ok bool) {
 	return pid, err == nil
 }
 
-// strike does what the plan says to server, warden and agent, and starts the server again if it is dead.
+// strike does what the plan says to server, warden and sandbox, and starts the server again if it is dead.
 func (w *world) strike(p *plan, victim *box) error {
 	began := time.Now()
 	stopped := 0
@@ -311,8 +341,8 @@ func (w *world) strike(p *plan, victim *box) error {
 		}
 	}
 	warden := w.s.Warden()
-	if p.agent && victim != nil {
-		if err := victim.killAgent(w.s); err != nil {
+	if p.part != "" && victim != nil {
+		if err := victim.kill(w.s, p.part); err != nil {
 			return err
 		}
 	}

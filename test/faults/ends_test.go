@@ -88,6 +88,7 @@ const unseen = 1500 * time.Millisecond
 
 // TestACrashThatNobodySawIsNotBilledUpToTheRestart is bug 31: the record closes at the last proof of life.
 func TestACrashThatNobodySawIsNotBilledUpToTheRestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b := w.one(t, 60)
 	began := time.Now()
@@ -107,6 +108,7 @@ func TestACrashThatNobodySawIsNotBilledUpToTheRestart(t *testing.T) {
 // TestACrashThatNobodySawIsNoLeaseThatExpired: server and warden are dead, the machine dies before its deadline, and they come back
 // after it, but before its own clock would have ended it.
 func TestACrashThatNobodySawIsNoLeaseThatExpired(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		after time.Duration // its deadline
@@ -116,6 +118,7 @@ func TestACrashThatNobodySawIsNoLeaseThatExpired(t *testing.T) {
 		{"its own clock may have ended it", agentMin + slack, "lease_expired"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 5)
 			pause(time.Until(b.lo.Add(-unseen)))
@@ -138,8 +141,10 @@ func TestACrashThatNobodySawIsNoLeaseThatExpired(t *testing.T) {
 // TestAStartThatACrashCutOffLosesNoEnd: the first start finds a machine that crashed, and dies at the point. What it removed dates
 // nothing any more, so the record must be right by then.
 func TestAStartThatACrashCutOffLosesNoEnd(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"node.recover.noted", "node.recover.reclaimed", "node.destroy.lease", "node.destroy.state", "control.recover.found", "control.recover.adopted", "control.recover.closed"} {
 		t.Run(point, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 60)
 			if err := w.s.Kill(); err != nil {
@@ -166,6 +171,7 @@ func TestAStartThatACrashCutOffLosesNoEnd(t *testing.T) {
 
 // TestADeleteThatACrashCutOffIsNotDatedToTheDeadline: all die when the DELETE is on record, the machine too, and its deadline passes.
 func TestADeleteThatACrashCutOffIsNotDatedToTheDeadline(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b := w.one(t, 5)
 	pause(time.Until(b.lo.Add(-unseen)))
@@ -192,8 +198,10 @@ func TestADeleteThatACrashCutOffIsNotDatedToTheDeadline(t *testing.T) {
 }
 
 func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"node.destroy.begin", "node.destroy.killed", "node.destroy.lease", "node.destroy.state", "control.end.gone"} {
 		t.Run(point, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 60)
 			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
@@ -217,8 +225,10 @@ func TestADeleteThatACrashCutOffIsDatedByItself(t *testing.T) {
 
 // TestBug114AReaperThatACrashCutOffIsFinishedByTheNext kills the server between two kinds of things that a lease's end removes.
 func TestBug114AReaperThatACrashCutOffIsFinishedByTheNext(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"node.destroy.network", "node.destroy.disk", "node.destroy.rundir"} {
 		t.Run(point, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 5)
 			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
@@ -235,6 +245,7 @@ func TestBug114AReaperThatACrashCutOffIsFinishedByTheNext(t *testing.T) {
 }
 
 func TestAFirstStartThatACrashCutOffStillGivesAKey(t *testing.T) {
+	t.Parallel()
 	s, points := start(t)
 	if out := s.Dayfly(t.Context(), "down", "--destroy", "--purge"); out.Code != 0 { // back to before the first start
 		t.Fatalf("down: exit %d: %s", out.Code, out.Stderr)
@@ -259,8 +270,10 @@ func TestAFirstStartThatACrashCutOffStillGivesAKey(t *testing.T) {
 }
 
 func TestAnExtendThatACrashCutOffHoldsForEveryClock(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"warden.renew.replaced", "node.renew.settled", "node.renew.granted", "control.extend.recorded"} {
 		t.Run(point, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b := w.one(t, 6)
 			w.arm(plan{point: point, action: "kill", hit: 1}, nil)
@@ -293,6 +306,7 @@ func TestAnExtendThatACrashCutOffHoldsForEveryClock(t *testing.T) {
 
 // TestTheReleaseHasNoFailpoints looks at the program that is shipped.
 func TestTheReleaseHasNoFailpoints(t *testing.T) {
+	t.Parallel()
 	host.Need(t)
 	for name, want := range map[string]bool{"dayfly": false, "dayfly-agent": false, "dayfly-faults": true, "dayfly-faults-agent": true} {
 		b, err := os.ReadFile(host.Bin() + "/" + name)
@@ -306,6 +320,7 @@ func TestTheReleaseHasNoFailpoints(t *testing.T) {
 }
 
 func TestAnAgentThatDiesInTheMiddleIsACrashAndSoIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	points, err := failpoints()
 	if err != nil {

@@ -59,6 +59,7 @@ func (w *world) agrees(t *testing.T) {
 }
 
 func TestALeaseDirectoryFullOfGarbageFreesNobody(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	good, hurt, gone := w.one(t, 14), w.one(t, 14), w.one(t, 14)
 	dir := filepath.Join(w.s.Data, "leases")
@@ -120,6 +121,7 @@ func TestALeaseDirectoryFullOfGarbageFreesNobody(t *testing.T) {
 }
 
 func TestADamagedDatabaseRefusesAndLeasesAreEnforced(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		damage func(path string) error
@@ -139,6 +141,7 @@ func TestADamagedDatabaseRefusesAndLeasesAreEnforced(t *testing.T) {
 			func(p string) error { return exec.Command("chattr", "-i", p).Run() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			kept, due := w.one(t, 120), w.one(t, 10)
 			if out := w.s.Dayfly(t.Context(), "down"); out.Code != 0 {
@@ -197,6 +200,7 @@ func truncate(path string, parts int64) error {
 }
 
 func TestAnOlderDatabaseLosesToTheHost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	early, lost := w.one(t, 60), w.one(t, 60)
 	if out := w.s.Dayfly(t.Context(), "down"); out.Code != 0 {
@@ -241,6 +245,7 @@ func TestAnOlderDatabaseLosesToTheHost(t *testing.T) {
 }
 
 func TestAMovedDataDirectoryKeepsEverything(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	before := w.one(t, 20)
 	if out := w.s.Dayfly(t.Context(), "down"); out.Code != 0 {
@@ -281,6 +286,7 @@ func TestAMovedDataDirectoryKeepsEverything(t *testing.T) {
 }
 
 func TestAControlGroupThatSomebodyRemovedIsACrash(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b, other := w.one(t, 60), w.one(t, 60)
 	b.mu.Lock()
@@ -341,11 +347,13 @@ func removeGroups(s *host.Server, id string) error {
 const stuckMax = 40 * time.Second
 
 func TestAForeignMountBelowOursHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ name, below string }{
 		{"in the run directory", "/run/dayfly/%[2]s/%[3]s/in"},
 		{"on the disk", "%[1]s/pool/disks/%[3]s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			b, other := w.one(t, 120), w.one(t, 120)
 			point := filepath.Join(fmt.Sprintf(tt.below, w.s.Data, w.s.Installation, b.id), "foreign")

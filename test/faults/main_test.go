@@ -136,7 +136,7 @@ func pause(d time.Duration) {
 }
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	host.Parallel()
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
 	}

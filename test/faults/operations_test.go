@@ -26,9 +26,15 @@ type createOp struct {
 	image   string
 	id      string // of the 201
 	gaveUp  bool
+	last    answer // that left it open
 }
 
-func (o *createOp) String() string { return fmt.Sprintf("create %s", o.key) }
+func (o *createOp) String() string {
+	if o.last.cut() {
+		return fmt.Sprintf("create %s (last answered %s)", o.key, o.last)
+	}
+	return "create " + o.key
+}
 
 func (o *createOp) run(w *world) (bool, error) {
 	body := map[string]any{"timeout_seconds": o.seconds, "labels": map[string]string{"key": o.key}, "disk_mb": 256, "memory_mb": 128}
@@ -40,7 +46,7 @@ func (o *createOp) run(w *world) (bool, error) {
 		o.gaveUp = true
 		return true, nil
 	}
-	if a.cut() {
+	if o.last = a; a.cut() {
 		return false, nil
 	}
 	var r record

@@ -116,6 +116,7 @@ func (w *world) samePauses() error {
 
 // TestPauseIsRecordedAfterACrash kills the server at every step of a pause and of a resume.
 func TestPauseIsRecordedAfterACrash(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, step := range []string{"pause", "resume"} {
 		done := map[string]string{"pause": "node.pause.frozen", "resume": "node.resume.thawed"}[step]

@@ -77,30 +77,57 @@ func (s *Server) WaitDead(ctx context.Context, id string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%s still lives: %w", id, ctx.Err())
 }
 
+// Parts of a sandbox on the host, beside the programs inside.
+const (
+	PartFirst  = "first"   // its PID 1: the agent, or the cell around gVisor
+	PartSentry = "sandbox" // gVisor's kernel
+	PartGofer  = "gofer"   // gVisor's file server
+)
+
 // FirstProcess gives the host's number of the sandbox's PID 1.
 func (s *Server) FirstProcess(id string) (int, error) {
+	parts, err := s.Parts(id)
+	if err == nil && parts[PartFirst] == 0 {
+		err = fmt.Errorf("%s has no first process", id)
+	}
+	return parts[PartFirst], err
+}
+
+// Parts gives the host's numbers of what a sandbox consists of now. Under linux there is no part but the first.
+func (s *Server) Parts(id string) (map[string]int, error) {
 	h, err := cgroup.Detect("/")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	g, err := h.Group(s.Installation, id)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	pids, err := g.Processes()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	parts := map[string]int{}
 	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			continue // it ended while we looked
-		}
-		_, names, _ := strings.Cut(string(b), "\nNSpid:")
-		names, _, _ = strings.Cut(names, "\n")
-		if f := strings.Fields(names); len(f) > 1 && f[len(f)-1] == "1" {
-			return pid, nil
+		if part := partOf(pid); part != "" {
+			parts[part] = pid
 		}
 	}
-	return 0, fmt.Errorf("%s has no first process among %d", id, len(pids))
+	return parts, nil
+}
+
+// partOf tells which part a process is, or "" if none, or it ended while we looked.
+func partOf(pid int) string {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	name, _, _ := strings.Cut(string(line), "\x00")
+	if part, ok := strings.CutPrefix(name, "runsc-"); ok && (part == PartSentry || part == PartGofer) {
+		return part
+	}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, names, _ := strings.Cut(string(status), "\nNSpid:")
+	names, _, _ = strings.Cut(names, "\n")
+	if f := strings.Fields(names); len(f) == 2 && f[1] == "1" { // its number here, and in its own namespace
+		return PartFirst
+	}
+	return ""
 }
