@@ -136,13 +136,31 @@ func within(t *testing.T, limit time.Duration, what string, cond func() (bool, s
 // dead waits until the kernel says that the sandbox has no process.
 func dead(t *testing.T, s *host.Server, id string, limit time.Duration) time.Time {
 	t.Helper()
+	return watchDead(t, s, id, limit)()
+}
+
+// watchDead begins to wait like dead; what it gives waits for that.
+func watchDead(t *testing.T, s *host.Server, id string, limit time.Duration) func() time.Time {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	at, err := s.WaitDead(ctx, id)
-	if err != nil {
-		t.Fatalf("wait for the end of %s: %v", id, err)
+	t.Cleanup(cancel)
+	type result struct {
+		at  time.Time
+		err error
 	}
-	return at
+	done := make(chan result, 1)
+	go func() {
+		at, err := s.WaitDead(ctx, id)
+		done <- result{at, err}
+	}()
+	return func() time.Time {
+		t.Helper()
+		got := <-done
+		if got.err != nil {
+			t.Fatalf("wait for the end of %s: %v", id, got.err)
+		}
+		return got.at
+	}
 }
 
 // alive fails the test unless a process of the sandbox lives.
