@@ -1,15 +1,18 @@
-// Command summary reads the output of `go test -json` from standard input and prints what a person wants to know: each package
-// as it ends, then failures with their output, skips with their reasons, and one closing line. It exits 1 if anything failed
-// or nothing passed.
+// Command summary reads the output of `go test -json` from the files that it is given, all at once because they may be pipes of
+// runs that go on at the same time, or from standard input. It prints what a person wants to know: each package as it ends, then
+// failures with their output, skips with their reasons, and one closing line. It exits 1 if anything failed or nothing passed.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sort"
 	"strings"
+	"sync"
 )
 
 // event is one line of go test -json.
@@ -22,6 +25,7 @@ type event struct {
 }
 
 type tally struct {
+	mu                      sync.Mutex
 	passed, failed, skipped int
 	output                  map[string][]string // by package and test
 	failures                []string
@@ -34,17 +38,10 @@ const (
 )
 
 func main() {
-	t := tally{output: map[string][]string{}, skips: map[string][]string{}}
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(make([]byte, lineMax), lineMax)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
-			t.add(e)
-		}
-	}
+	t := &tally{output: map[string][]string{}, skips: map[string][]string{}}
+	err := t.read(os.Args[1:])
 	t.print()
-	if err := lines.Err(); err != nil {
+	if err != nil {
 		fmt.Println("the output of go test could not be read:", err)
 		os.Exit(1)
 	}
@@ -53,7 +50,42 @@ func main() {
 	}
 }
 
+// read reads all files to their ends, or standard input if there are none.
+func (t *tally) read(names []string) error {
+	if len(names) == 0 {
+		return t.lines(os.Stdin)
+	}
+	errs := make([]error, len(names))
+	var g sync.WaitGroup
+	for i, name := range names {
+		g.Go(func() {
+			f, err := os.Open(name)
+			if err == nil {
+				err = errors.Join(t.lines(f), f.Close())
+			}
+			errs[i] = err
+		})
+	}
+	g.Wait()
+	return errors.Join(errs...)
+}
+
+// lines takes the events of one run. Each file has packages of its own.
+func (t *tally) lines(r io.Reader) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, lineMax), lineMax)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			t.add(e)
+		}
+	}
+	return lines.Err()
+}
+
 func (t *tally) add(e event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output":
