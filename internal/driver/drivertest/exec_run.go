@@ -56,6 +56,7 @@ func RunExec(t *testing.T, h Harness) {
 		{"bug 98: a terminal shows everything", terminalOutput},
 		{"a terminal is a real one", terminalIsReal},
 		{"a terminal hangs up", terminalHangsUp},
+		{"jobs of a terminal", terminalJobs},
 		{"what fails is started again", restarts},
 		{"one running process has a name", processNames},
 		{"what processes use", processUsage},

@@ -91,3 +91,57 @@ func terminalOutput(t *testing.T, s *suite) {
 		}
 	})
 }
+
+// terminalJobs: when the leader of a terminal is gone, the foreground group is hung up, and so is a job that is stopped, which
+// nobody could wake. Other jobs of the background live on, and so does who ignores it. This is what Linux does. A user-space
+// kernel that tells nobody which group is in the foreground, and hangs none up, leaves a job there alone whose shell was killed:
+// no shell exits while one runs.
+func terminalJobs(t *testing.T, s *suite) {
+	g := s.guest(t)
+	for _, tt := range []struct {
+		name    string
+		command string // %[1]s is dead afterwards, %[2]s lives
+		killed  bool   // the leader is killed, once both run; else it exits
+	}{
+		{"a job in the background, and the shell exits", "set -m; %[2]s & %[1]s & kill %%2; sleep 0.1", false},
+		{"without job control the background is the shell's own group", "%[1]s & nohup %[2]s > /dev/null 2>&1 & sleep 0.1", false},
+		{"a stopped job", "set -m; %[2]s & %[1]s & kill -STOP $!; until ps -o stat= -p $! | grep -q T; do :; done", false},
+		{"a job in the foreground, and the shell is killed", "set -m; %[2]s & echo $$ > leader; %[1]s; echo after", true},
+		{"the shell's own group in the background", "%[2]s & set -m; echo $$ > leader; %[1]s; echo after", true},
+		{"a job in the foreground that ignores it", "set -m; %[1]s & kill $!; echo $$ > leader; (trap '' HUP; exec %[2]s); echo after", true},
+		{"several processes in the foreground", "set -m; %[2]s & echo $$ > leader; %[1]s | cat; echo after", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dies, stays := nap(), nap()
+			defer g.endNap(t, dies, stays)
+			spec := onTerminal("")
+			spec.Command, spec.Argv = "", []string{"bash", "-c", fmt.Sprintf(tt.command, dies, stays)}
+			stream, p := g.begin(t, spec)
+			if tt.killed {
+				eventually(t, "the jobs run", func() bool { return g.runs(t, stays) && (g.runs(t, dies) || strings.Contains(tt.command, "kill $!")) })
+				g.sh(t, "kill -KILL $(cat leader)")
+			}
+			if got, exit := collect(t, stream, 0); tt.killed && exit.Signal != "KILL" || !tt.killed && exit.Code != 0 {
+				t.Errorf("%q, %+v", got, exit)
+			}
+			if !s.UserKernel || !tt.killed {
+				eventually(t, "the one is hung up", func() bool { return !g.runs(t, dies) })
+			}
+			if s.UserKernel && strings.HasPrefix(tt.name, "the shell's own group") {
+				t.Skip("it is taken to be in the foreground here")
+			}
+			if !g.runs(t, stays) {
+				t.Error("the other one is gone, too")
+			}
+			if state := strings.TrimSpace(g.sh(t, "ps -o stat= -p $(pgrep -xf '"+stays+"')")); strings.HasPrefix(state, "T") {
+				t.Errorf("it is left stopped: %s", state)
+			}
+			if err := g.Signal(ctx(t), p.ID, "KILL", true /* the whole tree */); err != nil {
+				t.Error(err)
+			}
+			if g.runs(t, stays) || g.runs(t, dies) {
+				t.Error("the kill did not reach them")
+			}
+		})
+	}
+}
