@@ -24,7 +24,8 @@ type Client struct {
 	version  int
 	features []string            // of the agent
 	sending  *semaphore.Weighted // bytes of requests that are being sent
-	closing  sync.WaitGroup      // streams being opened or closed
+	closing  sync.WaitGroup      // streams being opened or closed, and lanes
+	lanes    lanes
 }
 
 var _ Machine = (*Client)(nil)
@@ -40,7 +41,7 @@ func NewClientSince(ctx context.Context, conn net.Conn, age time.Duration) (*Cli
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	version, features, err := greet(conn, age)
+	version, features, err := greet(conn, hello{Min: versionMin, Max: versionMax, AgeMS: max(0, age.Milliseconds())})
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -60,8 +61,8 @@ func NewClientSince(ctx context.Context, conn net.Conn, age time.Duration) (*Cli
 }
 
 // greet says hello and gives what the agent answered: the version that both ends speak and its features.
-func greet(conn net.Conn, age time.Duration) (int, []string, error) {
-	if err := writeHello(conn, hello{Min: versionMin, Max: versionMax, AgeMS: max(0, age.Milliseconds())}); err != nil {
+func greet(conn net.Conn, ours hello) (int, []string, error) {
+	if err := writeHello(conn, ours); err != nil {
 		return 0, nil, err
 	}
 	theirs, err := readHello(conn)
@@ -91,7 +92,9 @@ func (c *Client) Ping(ctx context.Context) error {
 type call struct {
 	client *Client
 	ctx    context.Context
-	stream *yamux.Stream
+	stream *yamux.Stream // or nil
+	lane   *lane         // instead of a stream, or nil
+	whole  bool          // the lane's answer, which is no error, was read to its end
 	frames *frameReader
 	stop   func() bool
 	taken  int64 // bytes of the answer's messages so far
@@ -120,6 +123,11 @@ func (c *Client) open(ctx context.Context, req request, params []string, body io
 	req.Params, req.ParamBytes = len(params), len(packed)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", req.Op, err)
+	}
+	if req.Op == opRun && body == nil {
+		if k, err := c.openOnLane(ctx, req, packed); k != nil || err != nil {
+			return k, err
+		}
 	}
 	weight := int64(len(packed) + sendingEach)
 	if err := c.sending.Acquire(ctx, weight); err != nil {
@@ -223,8 +231,15 @@ func (k *call) upload(body io.Reader) {
 
 // close ends the call. For an answer that is not complete it means that the client left.
 func (k *call) close() {
-	k.stop()
-	k.client.discard(k.stream)
+	inTime := k.stop()
+	switch {
+	case k.lane == nil:
+		k.client.discard(k.stream)
+	case inTime && k.whole:
+		k.client.giveBack(k.lane)
+	default:
+		k.client.drop(k.lane)
+	}
 }
 
 // discard closes a stream in the background: a stuck agent must not hold up whoever leaves it.

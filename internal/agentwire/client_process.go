@@ -54,6 +54,7 @@ func (c *Client) result(ctx context.Context, req request, params []string, stdin
 	if err != nil {
 		return dayfly.Result{}, fmt.Errorf("%s: read output: %w", req.Op, err)
 	}
+	k.whole = true
 	return res, nil
 }
 

@@ -7,6 +7,9 @@
 // cannot carry (paths, commands, environment), perhaps frames of data, then the answer's frames. The client closes first;
 // a stream that it closes early means that the client left, which ends nothing but the answer.
 //
+// Commands without input, of which an answer is awaited, travel on further connections where there can be some: a lane carries one
+// request at a time and no session (lane.go, lane_server.go), so that a short command waits for fewer goroutines.
+//
 // The agent is hostile for the node: every length is checked before memory is taken for it, frames that an honest agent
 // never sends end the session (guard.go), and error texts and codes are cut to what an agent may say. A session that ends
 // ends every call on it with ErrLost.

@@ -103,26 +103,39 @@ func FuzzServe(f *testing.F) {
 	f.Add(stream(wireJSON(`{"op":"write","body":true,"params":1,"param_bytes":5}`) + wire(frameParams, "\x00\x00\x00\x01p") + wire(frameData, "x")))
 	f.Add([]byte{0, muxPing, 0, muxSYN, 0, 0, 0, 0, 0, 0, 0, 9})
 	f.Add([]byte{0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, in []byte) {
-		node, agent := net.Pipe()
-		served := make(chan error, 1)
-		go func() { served <- ServeConn(context.Background(), agent, nothing{}) }()
-		if _, _, err := greet(node, 0); err != nil {
-			t.Fatal(err)
-		}
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			_, _ = io.Copy(io.Discard, node)
-		}()
-		_ = node.SetWriteDeadline(time.Now().Add(hostileWait))
-		_, _ = node.Write(in)
-		_ = node.Close()
-		<-read
-		select {
-		case <-served:
-		case <-time.After(hostileWait):
-			t.Fatal("the agent's end hung")
-		}
-	})
+	f.Fuzz(func(t *testing.T, in []byte) { toAgent(t, hello{Min: versionMin, Max: versionMax}, in) })
+}
+
+// FuzzLane sends bytes to the agent's end of a lane.
+func FuzzLane(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte(wireJSON(`{"op":"ping"}`)))
+	f.Add([]byte(wireJSON(`{"op":"ping"}`) + wireJSON(`{"op":"list","limit":5,"params":2,"param_bytes":9}`) + wire(frameParams, "\x00\x00\x00\x01p\x00\x00\x00\x00")))
+	f.Add([]byte(wireJSON(`{"op":"write","body":true,"params":1,"param_bytes":5}`) + wire(frameParams, "\x00\x00\x00\x01p")))
+	f.Add([]byte(wireJSON(`{"op":"run","unknown":1}`)))
+	f.Fuzz(func(t *testing.T, in []byte) { toAgent(t, hello{Min: versionMin, Max: versionMax, Lane: true}, in) })
+}
+
+// toAgent sends a hello and bytes to an agent, which must end with the connection.
+func toAgent(t *testing.T, ours hello, in []byte) {
+	node, agent := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- ServeConn(context.Background(), agent, nothing{}) }()
+	if _, _, err := greet(node, ours); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(io.Discard, node)
+	}()
+	_ = node.SetWriteDeadline(time.Now().Add(hostileWait))
+	_, _ = node.Write(in)
+	_ = node.Close()
+	<-read
+	select {
+	case <-served:
+	case <-time.After(hostileWait):
+		t.Fatal("the agent's end hung")
+	}
 }

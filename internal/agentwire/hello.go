@@ -28,6 +28,7 @@ type hello struct {
 	Min      int      `json:"min"`
 	Max      int      `json:"max"`
 	Features []string `json:"features,omitempty"` // of the agent, beyond the version
+	Lane     bool     `json:"lane,omitempty"`     // of the node: the connection is a lane and no session
 	AgeMS    int64    `json:"age_ms,omitempty"`   // of the node: how long ago the sandbox's lease began, at least; 0: not told
 }
 
@@ -84,10 +85,11 @@ const (
 	featureProcesses = "processes-2" // names, terminals, restarts, no timeout; sizes of terminals and ports waited for
 	featureFiles     = "files-2"     // mkdir, move, chmod, search, find, watch
 	featureStdin     = "stdin-2"     // input at an offset, and its count
+	featureLanes     = "lanes-1"     // connections that are lanes
 )
 
 // features are those of an agent of this code.
-func features() []string { return []string{featureProcesses, featureFiles, featureStdin} }
+func features() []string { return []string{featureProcesses, featureFiles, featureStdin, featureLanes} }
 
 // needs is the feature that a request needs, or empty.
 func (r request) needs() string {

@@ -34,6 +34,9 @@ func ServeConn(ctx context.Context, conn net.Conn, m Machine) error {
 	if a, ok := m.(Aged); ok && theirs.AgeMS > 0 && theirs.AgeMS <= dayfly.LeaseCeiling.Milliseconds() {
 		a.Aged(time.Duration(theirs.AgeMS) * time.Millisecond)
 	}
+	if theirs.Lane {
+		return serveLane(ctx, conn, m)
+	}
 	session, err := yamux.Server(newGuard(conn, false /* the node is trusted */), muxConfig())
 	if err != nil {
 		return fmt.Errorf("start session: %w", err)

@@ -90,6 +90,7 @@ func (b *Box) dial(ctx context.Context, age time.Duration) (*agentwire.Client, e
 	client, err := agentwire.NewClientSince(ctx, conn, age)
 	if err == nil {
 		b.outlived(kills) // the agent has said hello
+		client.Widen(b.inst.Dial)
 	}
 	return client, err
 }
