@@ -323,13 +323,14 @@ func TestMemoryTooSmallToStart(t *testing.T) {
 	w := drivertest.NewWorld(t)
 	d := open(t, w)
 	before := w.Residue(t)
-	spec := w.Spec(t)
-	const limit = 4 << 20
-	spec.Limits.MemoryBytes = limit
 	d.LimitOverhead(0)
-	_, err := d.Start(t.Context(), spec)
-	if dayfly.ErrorCode(err) != dayfly.CodeInvalid || !strings.Contains(err.Error(), "too small") {
-		t.Errorf("Start = %v", err)
+	for _, limit := range []int64{1 << 20, 2 << 20, 4 << 20, 8 << 20} { // each keeps another part from starting
+		spec := w.Spec(t)
+		spec.Limits.MemoryBytes = limit
+		_, err := d.Start(t.Context(), spec)
+		if dayfly.ErrorCode(err) != dayfly.CodeInvalid || !strings.Contains(err.Error(), "too small") {
+			t.Errorf("%d MiB: Start = %v", limit>>20, err)
+		}
 	}
 	if after := w.Residue(t); !slices.Equal(before, after) {
 		t.Errorf("left behind: %v, before %v", after, before)

@@ -15,7 +15,7 @@ const probeWait = 30 * time.Second
 // Probe implements dayfly.Driver. It boots a machine with an empty root file system and measures it.
 func (d *Driver) Probe(ctx context.Context) dayfly.Capability {
 	c := dayfly.Capability{OOM: dayfly.OOMEndsSandbox}
-	trial.Check(&c, trial.Root, trial.Kernel, trial.UserNamespaces, trial.Overlay, trial.Seccomp,
+	trial.Check(&c, trial.Root, trial.Kernel, trial.UserNamespaces, trial.Overlay, trial.Seccomp, trapped, traced,
 		trial.Requirement{Fault: architectureFault, Install: "use isolation linux"})
 	var runsc program
 	err := d.Unfit
