@@ -103,7 +103,7 @@ type OOMEnds string
 // What memory exhaustion ends.
 const (
 	OOMEndsCommand OOMEnds = "command"
-	OOMEndsSandbox OOMEnds = "sandbox"
+	OOMEndsSandbox OOMEnds = "sandbox" // or a command of it, where that one had the most
 )
 
 // Capability is what a probe of a driver found.
