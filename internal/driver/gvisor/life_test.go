@@ -82,7 +82,8 @@ func firstPID(t *testing.T, inst dayfly.Instance) int {
 	return st.PID
 }
 
-// parts finds the processes of a machine by what they are called: "cell", "gofer", "sandbox".
+// parts finds the processes of a machine by what they are called, "cell", "gofer", "sandbox", and "source", which those of
+// commands are cloned from.
 func parts(t *testing.T, inst dayfly.Instance) map[string]int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -94,6 +95,9 @@ func parts(t *testing.T, inst dayfly.Instance) map[string]int {
 		b, _ := os.ReadFile(f)
 		name, _, _ := strings.Cut(string(b), "\x00")
 		part, ok := strings.CutPrefix(name, "runsc-")
+		if score, _ := os.ReadFile(filepath.Dir(f) + "/oom_score_adj"); name == "" && strings.TrimSpace(string(score)) == gvisor.CommandScore {
+			part, ok = "source", true
+		}
 		group, _ := os.ReadFile(filepath.Dir(f) + "/cgroup")
 		if !ok || !strings.Contains(string(group), inst.ID()) {
 			continue
@@ -109,7 +113,7 @@ func parts(t *testing.T, inst dayfly.Instance) map[string]int {
 func TestMachineEndsWithEachOfItsParts(t *testing.T) {
 	w := drivertest.NewWorld(t)
 	d := open(t, w)
-	for _, part := range []string{"cell", "sandbox", "gofer"} {
+	for _, part := range []string{"cell", "sandbox", "gofer", "source"} {
 		t.Run(part, func(t *testing.T) {
 			before := w.Residue(t)
 			inst := start(t, d, w.Spec(t))

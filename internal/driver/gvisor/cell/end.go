@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -46,6 +48,16 @@ func (c *cell) findVital() error {
 // reap waits for whatever comes to this process as PID 1 of its namespace, until a vital process has ended or nothing is left.
 // The end of this process kills the rest.
 func (c *cell) reap() error {
+	if source := commandSource(c.vital[0]); source != 0 {
+		ended, err := ending(source)
+		if err != nil {
+			return err
+		}
+		go func() {
+			ended()
+			os.Exit(0)
+		}()
+	}
 	for {
 		pid, err := unix.Wait4(-1, nil, 0, nil)
 		switch {
@@ -55,6 +67,57 @@ func (c *cell) reap() error {
 			return fmt.Errorf("wait: %w", err)
 		}
 	}
+}
+
+// commandSource finds the child of the user-space kernel that it clones all address spaces from: the first that it made, which
+// has no command line. Without it nothing could be started inside any more, and nobody but this process would notice. 0: there
+// is none, as with a runsc that works otherwise.
+func commandSource(kernel int) (source int) {
+	names, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0
+	}
+	for _, name := range names {
+		line, err := os.ReadFile(filepath.Dir(name) + "/cmdline")
+		if err != nil || len(line) > 0 {
+			continue
+		}
+		stat, err := os.ReadFile(name)
+		var parent int
+		if err != nil {
+			continue
+		}
+		if _, err := fmt.Sscanf(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " %c %d", new(rune), &parent); err != nil || parent != kernel {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil && (source == 0 || pid < source) {
+			source = pid
+		}
+	}
+	return source
+}
+
+// ending gives a function that returns once a process has ended, which may be another's child.
+func ending(pid int) (wait func(), err error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	f := os.NewFile(uintptr(fd), "process") // the runtime waits, without a thread for it
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+		})
+		_ = f.Close()
+	}, nil
 }
 
 // confine gives up what the cell needs no more, which is everything: from here on it only waits.
