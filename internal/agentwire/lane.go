@@ -41,8 +41,14 @@ func (c *Client) Widen(dial func(context.Context) (net.Conn, error)) {
 		return
 	}
 	c.lanes.mu.Lock()
-	defer c.lanes.mu.Unlock()
 	c.lanes.dial = dial
+	c.lanes.mu.Unlock()
+	c.closing.Add(1)
+	go func() {
+		defer c.closing.Done()
+		<-c.Done()
+		c.lanes.end()
+	}()
 }
 
 // takeLane gives an idle lane, which the caller gives back or drops; nil: there is none. Then one is made for the next time.
@@ -58,13 +64,13 @@ func (c *Client) takeLane() *lane {
 	if s.dial != nil && !s.ended && s.made < lanesMax {
 		s.made++
 		c.closing.Add(1)
-		go c.keepLane(s.dial)
+		go c.addLane(s.dial)
 	}
 	return nil
 }
 
-// keepLane makes a lane and closes it when the session ends. One that cannot be made is not tried again.
-func (c *Client) keepLane(dial func(context.Context) (net.Conn, error)) {
+// addLane makes a lane, unless the session ends before. One that cannot be made is not tried again.
+func (c *Client) addLane(dial func(context.Context) (net.Conn, error)) {
 	defer c.closing.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), helloTimeout)
 	defer cancel()
@@ -85,8 +91,6 @@ func (c *Client) keepLane(dial func(context.Context) (net.Conn, error)) {
 	c.lanes.all = append(c.lanes.all, l)
 	c.lanes.mu.Unlock()
 	c.giveBack(l)
-	<-c.Done()
-	c.lanes.end()
 }
 
 func newLane(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*lane, error) {

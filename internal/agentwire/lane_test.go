@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,9 @@ func TestLanes(t *testing.T) {
 			return dayfly.Result{}, ctx.Err()
 		}})
 		w.onLanes(t, 1)
-		for range 5 {
+		const leavers = 30
+		before := runtime.NumGoroutine()
+		for range leavers {
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				<-started
@@ -148,6 +151,12 @@ func TestLanes(t *testing.T) {
 			if res, err := w.Run(t.Context(), dayfly.ProcessSpec{ID: "x", Command: "next"}, nil); err != nil || string(res.Stdout.Head) != "next" {
 				t.Error(res, err)
 			}
+		}
+		for end := time.Now().Add(laneWait); runtime.NumGoroutine() > before+leavers/2; {
+			if time.Now().After(end) {
+				t.Fatalf("%d goroutines, then %d", before, runtime.NumGoroutine())
+			}
+			time.Sleep(time.Millisecond) // goroutines that end give no event
 		}
 	})
 	t.Run("a long one", func(t *testing.T) {
