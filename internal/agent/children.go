@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// slackCommand is how late the kernel may make timers of commands, which is what it does by itself.
+const slackCommand = 50 * time.Microsecond
+
 // scoreCommand is the oom_score_adj of commands, so that the agent is never the first victim of a lack of memory.
 const scoreCommand = 500
 
@@ -20,6 +24,7 @@ const scoreCommand = 500
 type children struct {
 	score  *os.File // own oom_score_adj, or nil
 	normal string   // its value while nothing is being forked
+	slack  int      // how late the agent's own timers may be, in nanoseconds, or less than 0 when the kernel does not tell
 	cgroup *os.File // directory for leaf cgroups, or nil
 	leaves leaves
 
@@ -34,6 +39,7 @@ type children struct {
 func newChildren(score, cgroup *os.File) (*children, error) {
 	c := &children{score: score, cgroup: cgroup, leaders: make(map[int]*process), reaped: make(chan struct{}), marks: newMarks()}
 	c.forked = sync.NewCond(&c.mu)
+	c.slack, _ = unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if c.score == nil {
 		f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 		if err != nil {
@@ -69,6 +75,7 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 			score = scoreCommand // no mark
 		}
 	}
+	defer c.usualSlack()()
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
 		c.marks.untake(score)
@@ -80,6 +87,19 @@ func (c *children) start(p *process, path string, argv []string, attr *syscall.P
 	c.leaders[pid] = p
 	c.forked.Broadcast()
 	return nil
+}
+
+// usualSlack gives the calling thread the timer slack of commands, which inherit it, until it is undone.
+func (c *children) usualSlack() (undo func()) {
+	if c.slack <= int(slackCommand) {
+		return func() {}
+	}
+	runtime.LockOSThread()
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slackCommand), 0, 0, 0)
+	return func() {
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.slack), 0, 0, 0)
+		runtime.UnlockOSThread()
+	}
 }
 
 // settle waits until no fork is under way. A child holds copies of all descriptors until it executes its program.

@@ -79,6 +79,8 @@ type Order struct {
 	CPUs    []int  // that it is bound to; none: all
 	Name    string // in process lists
 	Mode    string // of the agent's binary
+	// TimerSlack is how late the kernel may make timers of the child, and of what it executes unless that is changed; 0: as it does.
+	TimerSlack time.Duration
 	// Capabilities bound those of everything that the child executes; 0 means no bound.
 	Capabilities uint64
 }
@@ -174,6 +176,9 @@ func (m *Parent) program(a *arena, o Order, logEnd, channel int) *program {
 	p.call("become group 0 inside", unix.SYS_SETRESGID, 0, 0, 0)
 	p.call("become user 0 inside", unix.SYS_SETRESUID, 0, 0, 0)
 	p.call("enter own cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+	if o.TimerSlack > 0 {
+		p.call("set how late timers may be", unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, uintptr(o.TimerSlack))
+	}
 	if o.Capabilities != 0 {
 		m.limitCapabilities(a, p, o.Capabilities)
 	}
