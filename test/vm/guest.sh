@@ -255,6 +255,80 @@ bomb_and_delete() {
 	dead "$id"
 }
 
+gvisor_create() {
+	dayfly create --isolation gvisor --timeout 20m --vcpu 1 --memory-mb 128 --disk-mb 256 >"$keep/gvisor"
+	same gvisor "$(dayfly show "$(cat "$keep/gvisor")" -o json | field isolation)" "the isolation"
+}
+
+gvisor_exec() {
+	local id
+	id=$(cat "$keep/gvisor")
+	same user "$(dayfly exec "$id" -- id -un)" "the user"
+	same hello "$(echo hello | dayfly exec "$id" --user root -- cat)" "standard input"
+	dayfly exec "$id" -n -- sh -c 'exit 7' && die "exit code 0" || same 7 $? "the exit code"
+	dayfly exec "$id" -n -- uname -r | tee "$keep/uname"
+	grep -q gvisor "$keep/uname"
+}
+
+# gvisor_cgroups: everything of the machine is below the limits and nobody on the host.
+gvisor_cgroups() {
+	local dir pid
+	dir=$(group "$(cat "$keep/gvisor")")
+	same $(((128 + 96) << 20)) "$(cat "$dir/memory.max")" memory.max
+	same 1400 "$(cat "$dir/pids.max")" pids.max
+	same "100000 100000" "$(cat "$dir/cpu.max")" cpu.max
+	for pid in $(cat "$dir/cgroup.procs"); do
+		[ "$(awk '$1 == "Uid:" {print $2}' "/proc/$pid/status")" -ge 65536 ] || die "process $pid is somebody on the host"
+	done
+	echo "$(wc -l <"$dir/cgroup.procs") processes, $(($(cat "$dir/memory.current") >> 20)) MiB"
+}
+
+gvisor_pause() {
+	local id
+	id=$(cat "$keep/gvisor")
+	dayfly pause "$id"
+	grep -q 'frozen 1' "$(group "$id")/cgroup.events"
+	dayfly exec "$id" -n -- true 2>"$keep/paused" && die "a paused machine ran a command" || true
+	grep -q paused "$keep/paused" || die "$(cat "$keep/paused")"
+	dayfly resume "$id"
+	same "still here" "$(dayfly exec "$id" -n -- echo still here)" "the sandbox afterwards"
+}
+
+gvisor_memory_limit() {
+	local id
+	id=$(cat "$keep/gvisor")
+	dayfly exec "$id" -n -o json -- awk 'BEGIN {s = "0123456789abcdef"; while (1) s = s s}' >"$keep/oom" && die "it survived" || true
+	grep -q '"oom_killed": *true' "$keep/oom" || die "$(cat "$keep/oom")"
+	same "still here" "$(dayfly exec "$id" -n -- echo still here)" "the sandbox afterwards"
+}
+
+# gvisor_lease: the server is killed, and the warden alone ends the one on time; the other one goes on, with its command.
+gvisor_lease() {
+	local id other deadline late
+	other=$(cat "$keep/gvisor")
+	dayfly exec -d --name job "$other" -- sleep 1000
+	id=$(dayfly create --isolation gvisor --timeout 20s --memory-mb 128 --disk-mb 256)
+	deadline=$(dayfly show "$id" -o json | field expires_at)
+	kill -9 "$(main_pid)"
+	until_true dead "$id"
+	until_true answers
+	dayfly show "$id" -o json >"$keep/ended"
+	same lease_expired "$(field end_reason <"$keep/ended")" end_reason
+	late=$((($(date -d "$(field ended_at <"$keep/ended")" +%s%N) - $(date -d "$deadline" +%s%N)) / 1000000))
+	[ "$late" -ge -300 ] && [ "$late" -le "$late_max_ms" ] || die "the end came $late ms after the deadline"
+	same running "$(dayfly ps "$other" -o json | jq -r '.. | .status? // empty' | head -n 1)" "the other sandbox's command"
+	echo "ended $late ms after its deadline"
+}
+
+gvisor_delete() {
+	local id
+	id=$(cat "$keep/gvisor")
+	timeout 30 dayfly rm "$id"
+	dead "$id"
+	dayfly audit >"$keep/audit"
+	! grep "$id" "$keep/audit" || die "it is left"
+}
+
 # left lists whatever of Dayfly is on this host.
 left() {
 	ls -d "$groups"/dayfly-* 2>/dev/null || true
@@ -295,12 +369,13 @@ uninstall_half() {
 	[ ! -e "$data" ] || die "$(ls "$data")"
 }
 
-# The driver that uses the kernel's own means is what is tried here: gVisor needs little of a kernel, and software emulation
-# makes it very slow.
+# The driver that uses the kernel's own means is what most is tried with here: gVisor needs little of a kernel, and software
+# emulation makes it slow.
 printf 'sandbox: {pids: 100}\nisolation: {auto: linux}\n' >"$config"
 for name in kernel_and_layout doctor install_dry_run install_and_start install_again create exec_commands own_cgroups \
 	systemd_leaves_limits_alone memory_limit pid_limit disk_limit full_pool no_default_route dummy_default_route lease_with_server \
-	lease_with_killed_server lease_with_stopped_unit restart_keeps_exec stop_then_audit bomb_and_delete down_destroy uninstall uninstall_half; do
+	lease_with_killed_server lease_with_stopped_unit restart_keeps_exec stop_then_audit bomb_and_delete gvisor_create \
+	gvisor_exec gvisor_cgroups gvisor_pause gvisor_memory_limit gvisor_lease gvisor_delete down_destroy uninstall uninstall_half; do
 	check $name || [ $name != create ] || finish # the rest has nothing to stand on
 done
 finish
