@@ -62,7 +62,7 @@ func sources(t *testing.T, visit func(file string, parsed *ast.File, lines int))
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "bin" || d.Name() == "testdata" || d.Name() == "node_modules") {
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || strings.HasPrefix(d.Name(), "_") || d.Name() == "bin" || d.Name() == "testdata" || d.Name() == "node_modules") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(p) != ".go" {

@@ -162,12 +162,13 @@ func (d *Driver) furnish(c *birth.Child, spec dayfly.InstanceSpec) error {
 		return fmt.Errorf("make runsc read-only: %w", err)
 	}
 	failpoint.Hit("gvisor.start.mounted")
-	return cell.Send(c.Channel, config(spec), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.Parent.Agent()})
+	return cell.Send(c.Channel, config(spec, use), cell.Descriptors{Root: m.Root, Dev: m.Dev, Shown: shown, Runsc: runsc, Agent: d.Parent.Agent()})
 }
 
-func config(spec dayfly.InstanceSpec) cell.Config {
+func config(spec dayfly.InstanceSpec, use program) cell.Config {
 	cfg := cell.Config{
 		ID: spec.ID, Flags: flags(), Limits: spec.Limits, Network: spec.AttachNetwork != nil, OpenMax: openFiles,
+		Waits: use.foreign == "",
 		Guest: cell.Guest{
 			ID: spec.ID, User: spec.User, Workdir: spec.Workdir, Env: spec.Env, Granted: int64(spec.Granted), Memory: spec.Limits.MemoryBytes,
 		},

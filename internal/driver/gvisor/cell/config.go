@@ -28,6 +28,7 @@ type Config struct {
 	Limits  dayfly.Limits  `json:"limits"`
 	Files   []beneath.File `json:"files,omitempty"` // to write into the root file system before anything runs
 	Network bool           `json:"network"`         // somebody connects the network, brings loopback up and turns IPv6 off
+	Waits   bool           `json:"waits"`           // this runsc can be started early: it waits for the cell (waitFD)
 	// OpenMax is how many descriptors a process inside may have; it is cut to the host's hard limit.
 	OpenMax uint64 `json:"open_max"`
 	Guest   Guest  `json:"guest"`

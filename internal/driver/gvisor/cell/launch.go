@@ -19,15 +19,30 @@ const (
 	tellMax  = 1 << 10 // of it that the driver is told
 )
 
-// agentFD is the agent's binary among runsc's descriptors.
-const agentFD = 3
+// runsc's descriptors. waitFD is where the built-in one waits for a byte before it does anything, if the variable waitName is
+// set (helper/gvisor/main.go).
+const (
+	agentFD  = 3
+	waitFD   = 4
+	waitName = "DAYFLY_WAIT"
+)
 
-// launch starts the machine and returns when its agent accepts connections.
-func (c *cell) launch() error {
-	config, err := json.Marshal(c.cfg.Guest)
-	if err != nil {
-		return err
+// run is runsc while it starts the machine, with the cell's ends of what connects them.
+type run struct {
+	cmd                *exec.Cmd
+	feed, ready, start *os.File // start is nil for a runsc that does not wait
+}
+
+// startEarly starts a runsc that can wait: it loads while the network is being attached.
+func (c *cell) startEarly() error {
+	if !c.cfg.Waits {
+		return nil
 	}
+	return c.startRunsc()
+}
+
+// startRunsc starts runsc. It ends with the cell, whatever fails from here on.
+func (c *cell) startRunsc() error {
 	in, feed, err := os.Pipe()
 	if err != nil {
 		return err
@@ -43,17 +58,46 @@ func (c *cell) launch() error {
 	cmd.Env = []string{"PATH=/", "TMPDIR=/tmp", "HOME=/"}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	cmd.ExtraFiles = []*os.File{agent}
+	c.run = &run{cmd: cmd, feed: feed, ready: ready}
+	if c.cfg.Waits {
+		wait, start, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		defer wait.Close()
+		c.run.start = start
+		cmd.ExtraFiles = append(cmd.ExtraFiles, wait)
+		cmd.Env = append(cmd.Env, waitName+"=1")
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("run runsc: %w", err)
 	}
 	_, _, _ = in.Close(), out.Close(), agent.Close()
+	return nil
+}
+
+// launch starts the machine and returns when its agent accepts connections.
+func (c *cell) launch() error {
+	config, err := json.Marshal(c.cfg.Guest)
+	if err != nil {
+		return err
+	}
+	if c.run == nil {
+		if err := c.startRunsc(); err != nil {
+			return err
+		}
+	} else {
+		_, _ = c.run.start.Write([]byte{1}) // one that has died says so below
+		_ = c.run.start.Close()
+	}
+	feed := c.run.feed
 	go func() {
 		_, _ = feed.Write(config) // a machine that dies does not read it
 		_ = feed.Close()
 	}()
-	text, err := awaitReady(ready)
-	_ = ready.Close()
-	werr := cmd.Wait()
+	text, err := awaitReady(c.run.ready)
+	_ = c.run.ready.Close()
+	werr := c.run.cmd.Wait()
 	switch {
 	case err == nil && werr == nil:
 		return nil

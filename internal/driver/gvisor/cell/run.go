@@ -23,6 +23,7 @@ type cell struct {
 	fds    [fdNumber]int
 	mounts pseudo
 	end    *os.File // of the channel
+	run    *run     // nil until runsc has been started
 	vital  []int    // the user-space kernel and its file server: the machine ends with either
 }
 
@@ -33,10 +34,11 @@ var steps = []struct {
 }{
 	{"furnish the root file system", func(c *cell) error { return furnish(c.fds[fdRoot], c.cfg) }},
 	{"make the cell", func(c *cell) error { return c.mounts.makeTree(c.fds) }},
+	{"load filter", func(*cell) error { return quietMembarrier() }},
+	{"start runsc", (*cell).startEarly},
 	{"close network", (*cell).closeNetwork},
 	{"write the machine's specification", func(c *cell) error { return writeSpec(c.cfg) }},
 	{"wait for the network", func(c *cell) error { return awaitGo(c.end) }},
-	{"load filter", func(*cell) error { return quietMembarrier() }},
 	{"start the machine", (*cell).launch},
 	{"find the machine's processes", (*cell).findVital},
 	{"confine the cell", func(*cell) error { return confine() }},
