@@ -303,7 +303,7 @@ func ownName(name string) bool {
 	return slices.Contains([]string{
 		installationFile, nodeFile, imagesDir, stateDir, helpersDir, logsDir, serverLockFile, serverInfoFile, adminKeyFile,
 		"leases", "warden", "pool", "pool.img", "plain",
-	}, name) || strings.HasPrefix(name, databaseFile) // with its -wal and -shm
+	}, name) || strings.HasPrefix(name, databaseFile) /* with its -wal and -shm */ || strings.HasPrefix(name, doctorPrefix)
 }
 
 func emptyDir(dir string) error {

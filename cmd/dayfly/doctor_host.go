@@ -63,13 +63,16 @@ func explainAuto(works map[dayfly.Isolation]bool, set dayfly.Isolation) finding 
 	return f
 }
 
+// doctorPrefix is how the directory for helpers that a doctor unpacks begins. One that is killed leaves it.
+const doctorPrefix = ".dayfly-doctor-"
+
 // checkDrivers probes every isolation driver by really starting something, with what would be the server's settings. Helpers are
 // unpacked where the server would, and removed again.
 func checkDrivers(ctx context.Context, cfg config) []finding {
 	if os.Geteuid() != 0 {
 		return []finding{fail("drivers", "cannot be tried without root", "run it with sudo")}
 	}
-	helpers, err := os.MkdirTemp(nearest(cfg.Data), ".dayfly-doctor-")
+	helpers, err := os.MkdirTemp(nearest(cfg.Data), doctorPrefix)
 	if err != nil {
 		return []finding{fail("drivers", "cannot be tried: "+err.Error(), "choose a place that can be written to with --data")}
 	}
