@@ -44,7 +44,10 @@ var (
 // run attaches until the command ends, the user detaches, or the session is ended from outside. The error is Dayfly's own failure,
 // or carries the command's exit code.
 func (s *session) run(ctx context.Context) error {
-	size := s.terminal.size()
+	changes := make(chan os.Signal, 1) // one is enough: the size is read when it is taken
+	signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
+	defer signal.Stop(changes)
+	size := s.terminal.size() // what changes from here on is told
 	a, err := s.sandbox.Attach(ctx, s.process, sdk.AttachOptions{From: s.from, Size: &size, Patience: attachPatience})
 	if err != nil {
 		return err
@@ -56,7 +59,7 @@ func (s *session) run(ctx context.Context) error {
 	defer s.terminal.restore()
 	defer beforeExit(ctx, s.terminal.restore)()
 
-	exit, err := s.follow(ctx, a, size)
+	exit, err := s.follow(ctx, a, changes)
 	s.terminal.restore()
 	return s.outcome(exit, err)
 }
@@ -82,8 +85,8 @@ func (s *session) outcome(exit *sdk.Exit, err error) error {
 func (s *session) comeBack() string { return "dayfly attach " + s.sandbox.ID + " " + s.process }
 
 // follow moves bytes both ways until it is over. All that it starts has ended when it returns, but for output that the user's
-// stopped terminal does not take. size is the one that the command was given.
-func (s *session) follow(ctx context.Context, a *sdk.Attachment, size sdk.TerminalSize) (*sdk.Exit, error) {
+// stopped terminal does not take. changes tells when the user's terminal may have another size or other modes.
+func (s *session) follow(ctx context.Context, a *sdk.Attachment, changes <-chan os.Signal) (*sdk.Exit, error) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -102,7 +105,7 @@ func (s *session) follow(ctx context.Context, a *sdk.Attachment, size sdk.Termin
 		shown <- exit
 		over <- err
 	}()
-	start(func() { s.followSize(running, a, size) })
+	start(func() { s.followSize(running, a, changes) })
 	start(func() { s.typing(running, a, over) })
 	quits := make(chan os.Signal, 1)
 	signal.Notify(quits, syscall.SIGQUIT) // which would end this program with the terminal as it is
@@ -190,13 +193,7 @@ func (s *session) say(format string, args ...any) {
 }
 
 // followSize gives the command's terminal the size of the user's, also after the session was stopped and goes on.
-func (s *session) followSize(ctx context.Context, a *sdk.Attachment, given sdk.TerminalSize) {
-	changes := make(chan os.Signal, 1) // one is enough: the size is read when it is taken
-	signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
-	defer signal.Stop(changes)
-	if now := s.terminal.size(); now != given { // it changed before anybody told of changes
-		_ = a.Resize(now)
-	}
+func (s *session) followSize(ctx context.Context, a *sdk.Attachment, changes <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
