@@ -92,7 +92,7 @@ func TestManyCommandsLeaveAgentAndServerAsTheyWere(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The records of 1,000 finished commands are kept: the warm-up fills them.
-	warm, commands := length(1200, 2500), length(2000, 20000)
+	warm, commands := max(1200, length(1200, 2500)), length(2000, 20000)
 	execs(t, b, warm)
 	routines := goroutines(t, s)
 	before, inside := usage(t, s.PID), usage(t, agent)
