@@ -194,7 +194,8 @@ func (b *box) reasonLocked(r record, wrong func(string, ...any) error) error {
 	expired := !b.death.Before(b.lo.Add(-stamp))
 	switch r.EndReason {
 	case "lease_expired":
-		if !expired {
+		seenLate := !b.hurt.IsZero() && !b.death.Before(b.lo.Add(-slack)) // it crashed just before its deadline, and was seen dead after it
+		if !expired && !seenLate {
 			return wrong("it cannot have expired")
 		}
 	case "requested":
