@@ -102,7 +102,7 @@ func noCapacity(what string, need, have int64) error {
 // waitingMax bounds the creates that wait for their turn to start.
 func waitingMax() int64 { return waitingPerCPU * int64(runtime.NumCPU()) }
 
-func tooManyStarts() error {
+func tooManyStarts() *dayfly.Error {
 	return dayfly.Errorf(dayfly.CodeNoCapacity, "too many machines are starting on this host: %d wait for their turn", waitingMax()).
 		WithHint("try again in a moment, with fewer at once").WithRetryAfter(admitRetry).WithDetail("missing", "starts")
 }

@@ -66,7 +66,8 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	return nil
 }
 
-// takeTurn waits until fewer than startsPerCPU machines are being started. CodeNoCapacity: too many wait already.
+// takeTurn waits until fewer than startsPerCPU machines are being started. CodeNoCapacity: too many wait already, or ctx's time was
+// over before the turn came.
 func (m *Manager) takeTurn(ctx context.Context) error {
 	select {
 	case m.starts <- struct{}{}:
@@ -81,6 +82,9 @@ func (m *Manager) takeTurn(ctx context.Context) error {
 	case m.starts <- struct{}{}:
 		return nil
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return tooManyStarts().WithCause(ctx.Err())
+		}
 		return ctx.Err()
 	}
 }

@@ -188,6 +188,32 @@ func TestTooManyStarts(t *testing.T) {
 	w.runs(w.create().ID)
 }
 
+// TestAStartWhoseTurnDoesNotCome is no fault of the sandbox: the client may try again.
+func TestAStartWhoseTurnDoesNotCome(t *testing.T) {
+	const starts = 16 // for each CPU
+	w := newWorld(t)
+	w.driver.idle = 1
+	w.restart()
+	hold := make(chan struct{})
+	var held atomic.Int64
+	w.driver.before = func(dayfly.InstanceSpec) error { held.Add(1); <-hold; return errTest }
+	var g sync.WaitGroup
+	for range starts * runtime.NumCPU() {
+		sb := w.sandbox()
+		g.Go(func() { _ = w.manager.Create(t.Context(), sb, dayfly.Image{ID: "im1"}) })
+	}
+	eventually(t, "all start", func() bool { return held.Load() == int64(starts*runtime.NumCPU()) })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := w.manager.Create(ctx, w.sandbox(), dayfly.Image{ID: "im1"})
+	wantCode(t, err, dayfly.CodeNoCapacity)
+	if e := dayfly.AsError(err); e == nil || e.Details["missing"] != "starts" || e.RetryAfter <= 0 {
+		t.Errorf("%+v", e)
+	}
+	close(hold)
+	g.Wait()
+}
+
 // TestHalfUndone has the undo of a create, or a destroy, fail in the middle: what is left keeps its owner and its slot.
 func TestHalfUndone(t *testing.T) {
 	for _, tt := range []struct {
