@@ -61,25 +61,32 @@ func runningServer(dataDir string) (serverInfo, bool) {
 	return info, true
 }
 
-// dyingWait bounds the wait for a server that is just dying.
-const dyingWait = 5 * time.Second
+// How long a server that is just dying is waited for, and how often its lock is looked at: no event tells of that.
+const (
+	dyingWait  = 5 * time.Second
+	dyingEvery = 5 * time.Millisecond
+)
 
-// settledServer is runningServer for who is about to start one: a killed server keeps its lock until its last thread has
-// ended, and is waited for.
+// settledServer is runningServer for who is about to start one. A killed server keeps its lock until its last thread has ended, and a
+// machine that it was just making keeps a copy of it until it is a program of its own or hears that the server died: both are waited for.
 func settledServer(dataDir string) (serverInfo, bool) {
-	info, running := runningServer(dataDir)
-	if !running || info.PID <= 0 {
-		return info, running
-	}
-	fd, err := unix.PidfdOpen(info.PID, 0)
-	if err == nil {
-		defer unix.Close(fd)
-		if !dying(info.PID) {
+	for deadline := time.Now().Add(dyingWait); ; time.Sleep(dyingEvery) {
+		info, running := runningServer(dataDir)
+		if !running || info.PID <= 0 || !dying(info.PID) || time.Now().After(deadline) {
 			return info, running
 		}
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(dyingWait.Milliseconds())) // readable once the last thread has ended
+		awaitDeath(info.PID, time.Until(deadline))
 	}
-	return runningServer(dataDir)
+}
+
+// awaitDeath waits until the last thread of a process has ended.
+func awaitDeath(pid int, limit time.Duration) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has
+	}
+	defer unix.Close(fd)
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(0, limit.Milliseconds())))
 }
 
 // dying tells whether a process is dead but for some threads, or gone, or has a SIGKILL that it did not get to see yet.

@@ -72,3 +72,19 @@ func TestADyingServerIsWaitedFor(t *testing.T) {
 	}
 	_ = server.Wait()
 }
+
+// TestWhatADeadServerWasMakingIsWaitedFor: a machine that is being born has a copy of the lock, which outlives the server.
+func TestWhatADeadServerWasMakingIsWaitedFor(t *testing.T) {
+	data := t.TempDir()
+	server := exec.Command("sh", "-c", "sleep 0.5 &")
+	holds(t, data, server)
+	if err := server.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, running := runningServer(data); !running {
+		t.Fatal("nobody holds the lock: the test shows nothing")
+	}
+	if info, running := settledServer(data); running {
+		t.Errorf("a server that is dead: %+v", info)
+	}
+}
