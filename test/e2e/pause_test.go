@@ -210,7 +210,7 @@ func TestACommandWaitsForTheResume(t *testing.T) {
 	}()
 	within(t, 10*time.Second, "it runs", func() (bool, string) {
 		for p, err := range b.Processes(t.Context(), sdk.ProcessListOptions{}) {
-			return err == nil && p.Status == "running", ""
+			return err == nil && p.Status == "running" && p.StdoutBytes > 0, ""
 		}
 		return false, ""
 	})
