@@ -327,8 +327,9 @@ func TestDrainEndsAttachments(t *testing.T) {
 	if err := <-drained; err != nil {
 		t.Errorf("drain: %v", err)
 	}
-	if all := parseEvents(t, (<-watching).ok(t, 200)); kinds(all) != "start error" || all[1]["error"].(map[string]any)["type"] != "unavailable" {
-		t.Errorf("the watch: %v", all)
+	watch := parseEvents(t, (<-watching).ok(t, 200))
+	if why, _ := watch[len(watch)-1]["error"].(map[string]any); kinds(watch) != "start error" || why["type"] != "unavailable" {
+		t.Errorf("the watch: %v", watch)
 	}
 	all := parseEvents(t, (<-followed).ok(t, 200))
 	last := all[len(all)-1]["error"].(map[string]any)
