@@ -13,7 +13,7 @@ import (
 // Limits of lanes.
 const (
 	lanesMax    = 2        // of one client; what finds none idle goes over the session
-	laneRequest = 32 << 10 // bytes of a request on a lane, which the kernel takes at once whatever the agent does
+	laneRequest = 32 << 10 // bytes of a request's parameters on a lane: what the kernel takes at once from who has read the last one
 )
 
 // A lane is a connection beside the session that carries one request after the other, each to the end of its answer: whoever
@@ -69,7 +69,8 @@ func (c *Client) takeLane() *lane {
 	return nil
 }
 
-// addLane makes a lane, unless the session ends before. One that cannot be made is not tried again.
+// addLane makes a lane, unless the session ends before. One that the agent refuses is not tried again; one that it did not answer
+// in time, because the machine was paused, is.
 func (c *Client) addLane(dial func(context.Context) (net.Conn, error)) {
 	defer c.closing.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), helloTimeout)
@@ -84,12 +85,17 @@ func (c *Client) addLane(dial func(context.Context) (net.Conn, error)) {
 		}
 	}()
 	l, err := newLane(ctx, dial)
+	c.lanes.mu.Lock()
+	switch {
+	case err == nil:
+		c.lanes.all = append(c.lanes.all, l)
+	case ctx.Err() != nil:
+		c.lanes.made--
+	}
+	c.lanes.mu.Unlock()
 	if err != nil {
 		return
 	}
-	c.lanes.mu.Lock()
-	c.lanes.all = append(c.lanes.all, l)
-	c.lanes.mu.Unlock()
 	c.giveBack(l)
 }
 
@@ -110,8 +116,12 @@ func newLane(ctx context.Context, dial func(context.Context) (net.Conn, error)) 
 	return &lane{conn: conn, frames: newFrameReader(conn)}, nil
 }
 
-// giveBack keeps a lane whose answer was read to its end.
+// giveBack keeps a lane whose answer was read to its end, unless the agent said more than that.
 func (c *Client) giveBack(l *lane) {
+	if l.frames.r.Buffered() > 0 {
+		c.drop(l)
+		return
+	}
 	s := &c.lanes
 	s.mu.Lock()
 	defer s.mu.Unlock()
