@@ -39,6 +39,7 @@ type table struct {
 	seed     maphash.Seed
 	recent   map[uint64]struct{} // hashes of the ids of dropped records
 	older    map[uint64]struct{}
+	lost     bool // hashes were discarded: an id that nobody knows may have been that of a command
 }
 
 func newTable(limit int64) *table {
@@ -93,7 +94,7 @@ func (t *table) find(id string) (*process, error) {
 	if p := t.byID[id]; p != nil {
 		return p, nil
 	}
-	if !dayfly.ValidID(dayfly.PrefixProcess, id) || !t.droppedLocked(id) {
+	if !dayfly.ValidID(dayfly.PrefixProcess, id) || !t.lost && !t.droppedLocked(id) {
 		return nil, dayfly.Errorf(dayfly.CodeNotFound, "there is no such process")
 	}
 	return nil, dayfly.Errorf(dayfly.CodeGone, "the record of process %s is no longer kept", id).
@@ -158,6 +159,7 @@ func (t *table) evictLocked() {
 	t.deleteLocked(p)
 	t.recent[maphash.String(t.seed, p.id)] = struct{}{}
 	if len(t.recent) >= forgottenMax {
+		t.lost = t.lost || len(t.older) > 0
 		t.older, t.recent = t.recent, make(map[uint64]struct{})
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // untidied are the commands that have ended and whose remains are still to be taken away. To make and remove cgroups takes the
 // kernel long enough for a short command's client to notice, so the answer goes first. What remains is taken away when
-// the request is over, or before the next command begins: that one must find its predecessor gone.
+// the request is over, or when the next command begins.
 type untidied struct {
 	mu   sync.Mutex
 	left []*process // as many as requests are being answered
