@@ -88,6 +88,7 @@ func (b *Box) killIfLeft(id string, left int) {
 const (
 	killTimeout = 10 * time.Second // one attempt
 	killTries   = 3                // a lost session is made anew
+	killAgain   = time.Second      // before a process that nobody knows is looked for again
 )
 
 func (b *Box) killLeft(id string) {
@@ -99,6 +100,17 @@ func (b *Box) killLeft(id string) {
 		ctx, cancel := context.WithTimeout(b.m.life, killTimeout)
 		err = b.Signal(ctx, id, "KILL", true /* tree */)
 		cancel()
+		if dayfly.ErrorCode(err) == dayfly.CodeNotFound { // its start may be on its way, on another connection
+			if tries++; tries == killTries {
+				return
+			}
+			select {
+			case <-time.After(killAgain):
+				continue
+			case <-b.m.life.Done():
+				return
+			}
+		}
 		if err == nil || b.m.life.Err() != nil || unstarted(err) && !refusedAsPaused(err) {
 			return
 		}
