@@ -33,13 +33,14 @@ each() {
 # What compares the whole host before and after comes first, alone; everything else looks at what bears its own mark.
 one() {
 	for i in $isolations; do
-		tests "$i" "$i, alone" ./test/e2e -run AfterDestroyTheHostIsAsBefore
+		DAYFLY_TEST_ALONE=1 tests "$i" "$i, alone" ./test/e2e -run AfterDestroyTheHostIsAsBefore
 	done
 	: >"$dir/compared"
 	# shellcheck disable=SC2046 # packages have no spaces
 	tests "$first" '' $(go list ./... | grep -v -e /test/e2e -e /test/faults -e /test/load -e /test/seeds)
 	each ./test/load
 	tests "$first" '' ./test/e2e
+	: >"$dir/one.whole"
 }
 two() {
 	cat "$dir/compared"
@@ -48,10 +49,15 @@ two() {
 	for i in $isolations; do
 		[ "$i" = "$first" ] || tests "$i" "$i" ./test/e2e
 	done
+	: >"$dir/two.whole"
 }
 # A pipeline, not &: what sh puts into the background ignores Ctrl-C, and so would the programs that tests send one.
 one | tee bin/test-one.json >"$dir/one" | two | tee bin/test-two.json >"$dir/two" | bin/summary "$dir/one" "$dir/two"
 [ ! -e "$dir/failed" ] || { # the summary has told why, unless go test itself could not run
 	cat "$dir/failed"
+	exit 1
+}
+[ -e "$dir/one.whole" ] && [ -e "$dir/two.whole" ] || {
+	echo 'a run of tests did not come to its end' >&2
 	exit 1
 }
