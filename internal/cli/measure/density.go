@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	idleAtOnce    = 16  // creates under way
-	idleSample    = 32  // of the sandboxes that must still run a command at the end
-	stepsFewest   = 4   // readings, beside the one before the first sandbox
-	stepsMost     = 8   // of many sandboxes
-	stepOf        = 100 // sandboxes, where there are that many
+	idleAtOnce    = 16     // creates under way
+	idleSample    = 32     // of the sandboxes that must still run a command at the end
+	stepsFewest   = 4      // readings, beside the one before the first sandbox
+	stepsMost     = 8      // of many sandboxes
+	stepOf        = 100    // sandboxes, where there are that many
 	densityFewest = 0.05   // MiB a sandbox: a slope below it is none
 	gibibyte      = 1024.0 // MiB
 	fitInto       = 20     // GiB: what the goal of density counts in
