@@ -398,6 +398,36 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestNotifySeesRemoval: the kernel holds a change back that follows another one within 10 ms, and drops it when the group is
+// removed meanwhile. Who watches is told all the same.
+func TestNotifySeesRemoval(t *testing.T) {
+	h, installation := host(t)
+	e, err := cgroup.NewEvents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for range 10 {
+		g := group(t, h, installation, dayfly.Limits{})
+		start(t, g, "echo ready; exec sleep 600")
+		empty, cancel, err := e.Watch(g.EventsPath())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []func(context.Context) error{g.Freeze, g.Thaw, g.Kill, func(context.Context) error { return g.Remove() }} {
+			if err := step(within(t, killWait)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case <-empty:
+		case <-time.After(killWait):
+			t.Fatal("nobody told of the removal")
+		}
+		cancel()
+	}
+}
+
 func TestNotifySeesBirthAndDeath(t *testing.T) {
 	h, installation := host(t)
 	e, err := cgroup.NewEvents()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -94,10 +95,13 @@ func newPoller() (*poller, error) {
 }
 
 // add watches fd for the kernel's "this file changed" until fd is closed.
-func (p *poller) add(fd int) error {
+func (p *poller) add(fd int) error { return p.watch(fd, unix.EPOLLPRI|unix.EPOLLET) }
+
+// watch watches fd for events of epoll until it is closed.
+func (p *poller) watch(fd int, events uint32) error {
 	var addErr error
 	err := p.raw.Control(func(ep uintptr) {
-		event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET, Fd: int32(fd)}
+		event := unix.EpollEvent{Events: events, Fd: int32(fd)}
 		addErr = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, fd, &event)
 	})
 	if err = errors.Join(err, addErr); err != nil {
@@ -128,14 +132,16 @@ type Events struct {
 	poller *poller
 	done   chan struct{} // closed when the goroutine has ended
 
-	mu      sync.Mutex
-	watches map[int]*watch // by descriptor
-	closed  bool
+	mu       sync.Mutex
+	watches  map[int]*watch // by descriptor
+	removals *removals
+	closed   bool
 }
 
 // watch is one file that is waited for.
 type watch struct {
 	fd      int
+	dir     string // of the group
 	changed func(populated bool)
 	known   bool // populated is what was last told
 	last    bool
@@ -147,7 +153,7 @@ func NewEvents() (*Events, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Events{poller: p, done: make(chan struct{}), watches: map[int]*watch{}}
+	e := &Events{poller: p, done: make(chan struct{}), watches: map[int]*watch{}, removals: newRemovals(p)}
 	go e.loop()
 	return e, nil
 }
@@ -178,7 +184,7 @@ func (e *Events) Notify(path string, changed func(populated bool)) (cancel func(
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	w := &watch{fd: fd, changed: changed}
+	w := &watch{fd: fd, dir: filepath.Dir(path), changed: changed}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -189,8 +195,9 @@ func (e *Events) Notify(path string, changed func(populated bool)) (cancel func(
 		_ = unix.Close(fd)
 		return nil, err
 	}
+	e.removals.parent(filepath.Dir(w.dir))
 	e.watches[fd] = w
-	w.check() // after add: a change in between is seen by one of the two
+	w.check() // after both: a change in between is seen by one of the two
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -227,9 +234,21 @@ func (e *Events) loop() {
 		for _, c := range changed {
 			if w := e.watches[int(c.Fd)]; w != nil {
 				w.check()
+			} else if int(c.Fd) == e.removals.fd {
+				e.checkRemoved()
 			}
 		}
 		e.mu.Unlock()
+	}
+}
+
+// checkRemoved looks at the groups that were removed. It needs mu.
+func (e *Events) checkRemoved() {
+	gone, all := e.removals.read()
+	for _, w := range e.watches {
+		if all || gone[w.dir] {
+			w.check()
+		}
 	}
 }
 
@@ -247,5 +266,6 @@ func (e *Events) Close() error {
 	err := e.poller.Close()
 	e.mu.Unlock()
 	<-e.done
+	e.removals.close()
 	return err
 }
