@@ -114,4 +114,6 @@ type Capability struct {
 	OOM     OOMEnds
 	// IdleBytes is the measured memory of one idle machine.
 	IdleBytes int64
+	// StartsPerCPU is for how many starts at once a CPU does the most of them in all; 0: more do no harm.
+	StartsPerCPU int
 }

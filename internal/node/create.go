@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -41,10 +42,11 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start %s: %w", sb.ID, err)
 	}
-	if err := m.takeTurn(ctx); err != nil {
+	end, err := m.takeTurn(ctx, sb.Driver)
+	if err != nil {
 		return fmt.Errorf("wait to start %s: %w", sb.ID, err)
 	}
-	defer func() { <-m.starts }()
+	defer end()
 	failpoint.Hit("node.create.begin")
 	slot, err := m.takeSlot()
 	if err != nil {
@@ -66,27 +68,49 @@ func (m *Manager) Create(ctx context.Context, sb dayfly.Sandbox, im dayfly.Image
 	return nil
 }
 
-// takeTurn waits until fewer than startsPerCPU machines are being started. CodeNoCapacity: too many wait already, or ctx's time was
-// over before the turn came.
-func (m *Manager) takeTurn(ctx context.Context) error {
+// takeTurn waits until few enough machines of the driver are being started, and gives the end of the turn. CodeNoCapacity: too many
+// wait already, or ctx's time was over before the turn came.
+func (m *Manager) takeTurn(ctx context.Context, driver dayfly.Isolation) (end func(), err error) {
+	starts := m.startsOf(driver)
+	end = func() { <-starts }
 	select {
-	case m.starts <- struct{}{}:
-		return nil
+	case starts <- struct{}{}:
+		return end, nil
 	default:
 	}
 	defer m.waiting.Add(-1)
 	if m.waiting.Add(1) > waitingMax() {
-		return tooManyStarts()
+		return nil, tooManyStarts()
 	}
 	select {
-	case m.starts <- struct{}{}:
-		return nil
+	case starts <- struct{}{}:
+		return end, nil
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return tooManyStarts().WithCause(ctx.Err())
+			return nil, tooManyStarts().WithCause(ctx.Err())
 		}
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// startsOf holds one element for each machine of the driver that is being started.
+func (m *Manager) startsOf(driver dayfly.Isolation) chan struct{} {
+	m.mu.Lock()
+	starts := m.starts[driver]
+	m.mu.Unlock()
+	if starts != nil {
+		return starts
+	}
+	each := m.probes[driver]().StartsPerCPU // not with mu: it may take seconds
+	if each <= 0 {
+		each = startsPerCPU
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.starts[driver] == nil {
+		m.starts[driver] = make(chan struct{}, each*runtime.NumCPU())
+	}
+	return m.starts[driver]
 }
 
 // fullUp turns the lack of room that a start ran into, although it was admitted, into what the caller can act on.

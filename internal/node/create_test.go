@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -190,9 +191,14 @@ func TestTooManyStarts(t *testing.T) {
 
 // TestAStartWhoseTurnDoesNotCome is no fault of the sandbox: the client may try again.
 func TestAStartWhoseTurnDoesNotCome(t *testing.T) {
-	const starts = 16 // for each CPU
+	for declared, starts := range map[int]int{0: 16, 3: 3} { // for each CPU
+		t.Run(fmt.Sprintf("%d declared", declared), func(t *testing.T) { turnDoesNotCome(t, declared, starts) })
+	}
+}
+
+func turnDoesNotCome(t *testing.T, declared, starts int) {
 	w := newWorld(t)
-	w.driver.idle = 1
+	w.driver.idle, w.driver.atOnce = 1, declared
 	w.restart()
 	hold := make(chan struct{})
 	var held atomic.Int64

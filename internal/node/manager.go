@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +18,8 @@ import (
 // endingsMax is how many endings wait for the control plane before boxes hold theirs back.
 const endingsMax = 4096
 
-// Bounds of the machines that start at once, and of those that wait for it, which are served in order. The first keeps a great
-// burst from taking all threads and locks for itself; a narrower one wins nothing. The second is what a host starts within a few
+// Bounds of the machines of one driver that start at once, and of those that wait for it, which are served in order. The first keeps a
+// great burst from taking all threads and locks for itself; a driver that a narrower one helps says so. The second is what a host starts within a few
 // seconds: it takes a hundred at once on any host, and whoever would wait for longer is told so at once.
 const (
 	startsPerCPU  = 16
@@ -56,8 +55,7 @@ type Manager struct {
 	auto    dayfly.Isolation                              // what isolation auto means here; empty when no driver works
 	probes  map[dayfly.Isolation]func() dayfly.Capability // each tried once, when it is first asked for
 	endings chan control.Ending
-	starts  chan struct{} // holds one token for each machine that is being started
-	waiting atomic.Int64  // creates that wait for such a token
+	waiting atomic.Int64 // creates that wait for their turn to start
 	life    context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup
@@ -65,7 +63,8 @@ type Manager struct {
 	mu     sync.Mutex
 	closed bool // no background work begins any more
 	boxes  map[string]*Box
-	busy   map[string]*turn // ids that a create or destroy works on: not swept
+	busy   map[string]*turn                   // ids that a create or destroy works on: not swept
+	starts map[dayfly.Isolation]chan struct{} // an element for each machine that is being started
 
 	sweeps
 }
@@ -89,7 +88,7 @@ func New(opt Options) *Manager {
 	life, stop := context.WithCancel(context.Background())
 	m := &Manager{
 		opt: opt, drivers: map[dayfly.Isolation]dayfly.Driver{}, probes: map[dayfly.Isolation]func() dayfly.Capability{},
-		endings: make(chan control.Ending, endingsMax), starts: make(chan struct{}, startsPerCPU*runtime.NumCPU()), life: life, stop: stop,
+		endings: make(chan control.Ending, endingsMax), starts: map[dayfly.Isolation]chan struct{}{}, life: life, stop: stop,
 		boxes: map[string]*Box{}, busy: map[string]*turn{}, sweeps: sweeps{stuck: map[string]bool{}, going: map[string]time.Duration{}},
 	}
 	if m.opt.DisconnectGrace <= 0 {

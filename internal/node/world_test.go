@@ -329,6 +329,7 @@ var _ clock.Clock = (*stepClock)(nil)
 // spyDriver runs real machines and lets a test watch and break its steps.
 type spyDriver struct {
 	*fake.Driver
+	atOnce  int                                  // starts for each CPU that it declares, or 0
 	idle    int64                                // measured idle cost, or 0 for the real one
 	before  func(spec dayfly.InstanceSpec) error // called when Start begins, or nil
 	after   func(inst dayfly.Instance) error     // called when a machine runs, or nil
@@ -343,6 +344,9 @@ func (d *spyDriver) Probe(ctx context.Context) dayfly.Capability {
 	c := d.Driver.Probe(ctx)
 	if d.idle != 0 {
 		c.IdleBytes = d.idle
+	}
+	if d.atOnce != 0 {
+		c.StartsPerCPU = d.atOnce
 	}
 	if d.lacks != nil {
 		c.OOM = dayfly.OOMEndsSandbox
