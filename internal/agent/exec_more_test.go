@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -358,6 +359,26 @@ func TestNobodySeesItsTreeDie(t *testing.T) {
 			if err != nil || r.Exit.Signal != "KILL" || r.Exit.StderrBytes > 0 {
 				t.Fatalf("bug 88: %+v, %q, %v", r.Exit, out(r.Stderr), err)
 			}
+		}
+	})
+}
+
+// TestTimeoutFindsAHeadlessProcess: a process whose first thread has ended looks like a dead one, but it lives and has children.
+func TestTimeoutFindsAHeadlessProcess(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3")
+	}
+	inEachMode(t, func(t *testing.T, m *machine) {
+		s := shell(`trap '' TERM; setsid python3 -c '
+import ctypes, subprocess, threading
+threading.Thread(target=lambda: subprocess.Popen(["sleep", "419"], start_new_session=True).wait()).start()
+ctypes.CDLL(None).pthread_exit(None)' >/dev/null 2>&1 & wait`)
+		s.Timeout = time.Second
+		if r, err := m.Run(t.Context(), s, nil); err != nil || !r.Exit.TimedOut {
+			t.Errorf("%+v, %v", r.Exit, err)
+		}
+		if left := m.living(t); left != "" {
+			t.Errorf("bug 27: alive after the timeout:\n%s", left)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 const (
 	termGrace  = time.Second            // between TERM and KILL at a timeout
 	killWait   = 800 * time.Millisecond // for everything to be dead after KILL
+	scanRounds = 16                     // lists of all processes, until none changed while it was made
 	killRounds = 64                     // looks for survivors, and for those not yet stopped, where there is no cgroup
 )
 
@@ -184,32 +185,54 @@ func (c *children) killAll() {
 	}
 }
 
-// descendants lists the living processes below root. As orphans come to the agent, none is missed for long.
-func descendants(root int) []int {
-	parent := make(map[int]int)
-	for _, pid := range processIDs() {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		after := bytes.LastIndexByte(b, ')') // the name before it may hold anything
-		if err != nil || after < 0 {
-			continue
-		}
-		fields := bytes.Fields(b[after+1:])
-		if len(fields) < 2 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
-			continue
-		}
-		parent[pid], _ = strconv.Atoi(string(fields[1]))
-	}
-	var found []int
-	for pid := range parent {
-		up := pid
-		for range len(parent) + 1 {
-			if up = parent[up]; up == root || up == 0 {
-				break
-			}
-		}
-		if up == root {
-			found = append(found, pid)
+// descendants lists the living processes below root. As orphans come to the agent, none is missed for long: where a parent died
+// while the list was made, its children seem to be nobody's, so the list is made again.
+func descendants(root int) (found []int) {
+	for range scanRounds {
+		var whole bool
+		if found, whole = scan(root); whole {
+			break
 		}
 	}
 	return found
+}
+
+// scan lists the living processes below root once. whole: each one's parents were known.
+func scan(root int) (found []int, whole bool) {
+	parent, dead := make(map[int]int), make(map[int]bool)
+	for _, pid := range processIDs() {
+		if up, ended, err := parentOf(pid); err == nil {
+			parent[pid], dead[pid] = up, ended
+		}
+	}
+	whole = true
+	for pid := range parent {
+		up, known := pid, true
+		for range len(parent) + 1 {
+			if up, known = parent[up]; up == root || up <= 1 || !known {
+				break
+			}
+		}
+		whole = whole && known
+		if up == root && !dead[pid] {
+			found = append(found, pid)
+		}
+	}
+	return found, whole
+}
+
+// parentOf gives the parent of a process, and whether it has ended. One whose first thread alone has ended lives.
+func parentOf(pid int) (parent int, ended bool, err error) {
+	const state, up, threads = 0, 1, 17 // among the fields after the name, see proc_pid_stat(5)
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false, err
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // the name before it may hold anything
+	if len(fields) <= threads {
+		return 0, false, errors.New("not a process")
+	}
+	parent, err = strconv.Atoi(string(fields[up]))
+	ended = fields[state][0] == 'Z' || fields[state][0] == 'X'
+	return parent, ended && (len(fields[threads]) == 1 && fields[threads][0] <= '1'), err
 }
