@@ -214,8 +214,8 @@ func (p *process) expire() {
 	}
 	defer p.part()
 	_ = p.agent.children.signal(p, unix.SIGTERM)
-	if p.awaitDeath(termGrace) {
-		return
+	if p.awaitDeath(termGrace) && p.leaf() != nil {
+		return // the kernel's word; without a cgroup it is looked at again
 	}
 	if p.killTree() != nil {
 		_ = p.agent.children.signal(p, unix.SIGKILL)

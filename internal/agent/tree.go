@@ -15,6 +15,8 @@ const (
 	termGrace  = time.Second            // between TERM and KILL at a timeout
 	killWait   = 800 * time.Millisecond // for everything to be dead after KILL
 	scanRounds = 16                     // lists of all processes, until none changed while it was made
+	quietLooks = 2                      // at a tree, that must all find nothing: what is just being born or executed may be missed by one
+	quietWait  = 20 * time.Millisecond  // between two of them
 	killRounds = 64                     // looks for survivors, and for those not yet stopped, where there is no cgroup
 )
 
@@ -70,10 +72,15 @@ func (p *process) killTree() error {
 	if p.kin.mark < markFirst { // shared with other commands
 		return p.agent.children.signal(p, unix.SIGKILL)
 	}
+	quiet := 0
 	for range killRounds {
 		pids := p.stopTree()
 		if len(pids) == 0 {
-			return nil
+			if quiet++; quiet == quietLooks {
+				return nil
+			}
+			<-time.After(quietWait)
+			continue
 		}
 		reaped := p.agent.children.onReap()
 		for _, pid := range pids {
